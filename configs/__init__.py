@@ -1,0 +1,1 @@
+"""One YAML per script; every key is commented."""

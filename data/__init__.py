@@ -1,0 +1,1 @@
+"""Trajectories in, examples out. Knows nothing of models."""

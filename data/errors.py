@@ -1,0 +1,43 @@
+"""The one error that bad input raises: it says where, and what was expected, in one line."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """Input that can't be used.
+
+    Args:
+        expected: what should have stood there, as a full phrase ("expected a JSON object, found a list").
+        file: the file it came from, where known.
+        trajectory: the id of the trajectory, where known.
+        field: the path of the field inside the trajectory, such as ``messages[4].tool_calls[0].name``.
+
+    ``str(error)`` is one line: ``file: trajectory 'id': field: expected``.
+    """
+
+    def __init__(self, expected: str, *, file: object = None, trajectory: str | None = None, field: str | None = None):
+        self.expected = expected
+        self.file = None if file is None else str(file)
+        self.trajectory = trajectory
+        self.field = field
+        super().__init__(expected)
+
+    def at(self, *, file: object = None, trajectory: str | None = None, field: str | None = None) -> DataError:
+        """The same error with what a caller further out knows; what is already known stays."""
+        return DataError(
+            self.expected,
+            file=self.file if self.file is not None else file,
+            trajectory=self.trajectory if self.trajectory is not None else trajectory,
+            field=self.field if self.field is not None else field,
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.file is not None:
+            parts.append(self.file)
+        if self.trajectory is not None:
+            parts.append(f"trajectory {self.trajectory!r}")
+        if self.field is not None:
+            parts.append(self.field)
+        line = ": ".join([*parts, self.expected])
+        return " ".join(line.encode("utf-8", "backslashreplace").decode().split())

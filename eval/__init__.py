@@ -1,0 +1,1 @@
+"""Metrics, benchmark reports, corpus prediction."""

@@ -1,0 +1,1 @@
+"""Scorers and what wraps them. Knows data/, not train/ or eval/."""

@@ -1,0 +1,1 @@
+"""The one training loop, the tasks, and one short script per task."""
