@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import NoReturn
+
 
 class DataError(ValueError):
     """Input that can't be used.
@@ -41,3 +47,28 @@ class DataError(ValueError):
             parts.append(self.field)
         line = ": ".join([*parts, self.expected])
         return " ".join(line.encode("utf-8", "backslashreplace").decode().split())
+
+
+def run_cli(main: Callable[[], None]) -> NoReturn:
+    """Run a command: bad input ends with one line on stderr and exit code 2, Ctrl-C with 130, never a traceback."""
+    try:
+        main()
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional module.
+
+    Raises:
+        DataError: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise DataError(f"{module} is not installed: pip install 'stepsieve[{extra}]'") from None

@@ -122,9 +122,7 @@ class Trajectory:
     @cached_property
     def steps(self) -> tuple[Interaction, ...]:
         """The answered assistant interactions: the only ones that can be redundant."""
-        return tuple(
-            it for it in self.interactions if it.result_index is not None and it.call.requestor == "assistant"
-        )
+        return tuple(it for it in self.interactions if it.result_index is not None and it.call.requestor == "assistant")
 
     @cached_property
     def by_reference(self) -> dict[Reference, Interaction]:
@@ -176,21 +174,21 @@ def _pair_leftovers(
     messages: Sequence[Message], calls: list[tuple[int, ToolCall, int | None]], used: set[int]
 ) -> list[tuple[int, ToolCall, int | None]]:
     """Pair calls and results of which at least one has no id: each call with the first such result after it."""
-    free: dict[str, deque[int]] = {}
+    free: defaultdict[tuple[str, bool], deque[int]] = defaultdict(deque)
     for index, message in enumerate(messages):
         if message.role == "tool" and index not in used:
-            free.setdefault(message.requestor, deque()).append(index)
+            free[message.requestor, message.call_id is None].append(index)
     paired = []
     for index, call, found in calls:
         result = found
-        queue = free.get(call.requestor)
-        while result is None and queue:
-            if queue[0] <= index:
-                queue.popleft()
-            elif call.id is None or messages[queue[0]].call_id is None:
-                result = queue.popleft()
-            else:
-                break
+        if result is None:
+            kinds = (True, False) if call.id is None else (True,)
+            queues = [free[call.requestor, nameless] for nameless in kinds]
+            for queue in queues:
+                while queue and queue[0] <= index:
+                    queue.popleft()
+            earliest = min((queue for queue in queues if queue), key=lambda queue: queue[0], default=None)
+            result = earliest.popleft() if earliest is not None else None
         paired.append((index, call, result))
     return paired
 

@@ -1,1 +1,73 @@
-"""Structured features."""
+"""Structured features of steps and of (step, evidence) pairs.
+
+Subjects, one module each: repeats, errors, provenance (of arguments), results, place, goal, evidence. ``index.py`` is
+the one pass that all of them look things up in; ``registry.py`` says what a feature is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsieve.data.features import errors, evidence, goal, place, provenance, repeats, results
+from stepsieve.data.features.index import Index
+from stepsieve.data.features.registry import Feature, Values, columns
+from stepsieve.data.trajectory import Reference, Trajectory
+
+STEP_SUBJECTS = (repeats, errors, provenance, results, place, goal)
+STEP_FEATURES: tuple[Feature, ...] = tuple(feature for subject in STEP_SUBJECTS for feature in subject.FEATURES)
+PAIR_FEATURES: tuple[Feature, ...] = STEP_FEATURES + evidence.FEATURES
+
+BATCH = 64
+"""Trajectories indexed together: enough that array operations cost next to nothing each, few enough to stay small."""
+
+Matrix = npt.NDArray[np.float32]
+
+
+def step_features(index: Index) -> Matrix:
+    """Features of every answered call of the batch, in the order of ``index.calls``: (n_calls, n_step_features)."""
+    values: Values = {}
+    for subject in STEP_SUBJECTS:
+        values.update(subject.compute(index))
+    return columns(STEP_FEATURES, values, len(index.calls))
+
+
+def pair_features(
+    trajectories: Sequence[Trajectory], pairs: Sequence[Sequence[tuple[Reference, Reference]]]
+) -> list[Matrix]:
+    """Features of (step, evidence) pairs: for each trajectory (n_pairs, n_pair_features) float32.
+
+    Args:
+        trajectories: in any number; they are indexed ``BATCH`` at a time.
+        pairs: for each trajectory its (step, evidence) references.
+
+    Raises:
+        KeyError: a step is not an answered interaction of its trajectory.
+    """
+    found: list[Matrix] = []
+    for start in range(0, len(trajectories), BATCH):
+        found += _batch_pair_features(trajectories[start : start + BATCH], pairs[start : start + BATCH])
+    return found
+
+
+def _batch_pair_features(
+    trajectories: Sequence[Trajectory], pairs: Sequence[Sequence[tuple[Reference, Reference]]]
+) -> Iterator[Matrix]:
+    index = Index(trajectories)
+    sizes = [len(own) for own in pairs]
+    runs = np.repeat(np.arange(len(pairs)), sizes).tolist()
+    flat = [pair for own in pairs for pair in own]
+    rows = np.array([index.row(run, step) for run, (step, _) in zip(runs, flat, strict=True)], dtype=np.int64)
+    resolved = evidence.resolve(index, runs, [reference for _, reference in flat])
+    own = columns(evidence.FEATURES, evidence.compute(index, rows, resolved), len(rows))
+    table = np.hstack([step_features(index)[rows], own])
+    yield from np.split(table, np.cumsum(sizes)[:-1])
+
+
+def schema_hash(features: Sequence[Feature]) -> str:
+    """A hash of names and types in order: a checkpoint fits only the schema that it was trained on."""
+    text = "\n".join(f"{feature.name}:{feature.dtype}" for feature in features)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,70 @@
+"""Gradient-boosted trees (LightGBM) over the structured features: the default backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightgbm
+import numpy as np
+import numpy.typing as npt
+
+from stepsieve.models.scorer import Floats, Ints, Probabilities
+
+
+class Gbdt:
+    """A multiclass LightGBM model, saved as LightGBM's own text."""
+
+    def __init__(
+        self,
+        features: tuple[str, ...],
+        n_classes: int,
+        seed: int = 0,
+        rounds: int = 150,
+        learning_rate: float = 0.06,
+        leaves: int = 12,
+        min_leaf: int = 5,
+        feature_fraction: float = 0.4,
+        row_fraction: float = 0.8,
+        l2: float = 1.0,
+        threads: int = 2,
+    ) -> None:
+        """``rounds`` trees per class of at most ``leaves`` leaves; fractions in (0, 1] are drawn anew for each tree."""
+        self.features = list(features)
+        self.rounds = rounds
+        self.parameters = {
+            "objective": "multiclass",
+            "num_class": n_classes,
+            "learning_rate": learning_rate,
+            "num_leaves": leaves,
+            "min_data_in_leaf": min_leaf,
+            "feature_fraction": feature_fraction,
+            "bagging_fraction": row_fraction,
+            "bagging_freq": 1,
+            "lambda_l2": l2,
+            "num_threads": threads,
+            "seed": seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+        }
+        self.booster: lightgbm.Booster | None = None
+
+    def fit(self, features: Floats, labels: Ints, weights: npt.NDArray[np.float64]) -> None:
+        data = lightgbm.Dataset(features, labels, weight=weights, feature_name=self.features, free_raw_data=True)
+        self.booster = lightgbm.train(self.parameters, data, self.rounds)
+
+    def predict_proba(self, features: Floats) -> Probabilities:
+        if self.booster is None:
+            raise RuntimeError("fit or load the model first")
+        if not len(features):
+            return np.zeros((0, self.parameters["num_class"]))
+        probabilities: Probabilities = self.booster.predict(features, num_threads=self.parameters["num_threads"])
+        return probabilities
+
+    def save(self, folder: Path) -> None:
+        if self.booster is None:
+            raise RuntimeError("fit or load the model first")
+        (folder / "model.txt").write_text(self.booster.model_to_string(), encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        self.booster = lightgbm.Booster(model_str=(folder / "model.txt").read_text(encoding="utf-8"))
