@@ -7,7 +7,7 @@ on looking after it has found the right one, guesses, repeats. It writes no labe
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepsieve.data.simulate.session import Session
@@ -73,6 +73,17 @@ REMARKS = (
 )
 
 
+CHAT = (
+    ("How long will that take?", "Not long, a minute or two."),
+    ("Will I get a letter about it?", "You'll get an e-mail, and a letter if you have asked for one."),
+    ("Is this call recorded?", "Only if you agreed at the start."),
+    ("Who do I turn to if it goes wrong?", "To this desk, any day from eight to eight."),
+    ("Does it cost anything?", "The call is free. What the change itself costs, I've told you."),
+    ("I was told something else last time.", "I can't see what was said then, but this is what the rules say."),
+    ("Could you explain that again?", "Of course: nothing changes before you say yes."),
+)
+
+
 class Agent:
     """Plays both sides of a conversation in a session."""
 
@@ -81,6 +92,7 @@ class Agent:
         self.rng: random.Random = session.rng
         self.flaws = session.flaws
         self.name = name
+        self.chatty: float = self.rng.choice((0.0, 0.0, 0.0, 0.3, 0.75))
         self.wordy: float = self.rng.choice((0.0, 0.3, 0.9))
 
     def say(self, options: Sequence[str], **values: object) -> None:
@@ -93,6 +105,15 @@ class Agent:
             text += " " + self.rng.choice(REMARKS)
         self.session.user(text, *told)
 
+    def chat(self) -> None:
+        """Questions between the steps that change nothing: some runs are long for no other reason."""
+        for _ in range(3):
+            if self.rng.random() >= self.chatty:
+                return
+            question, answer = self.rng.choice(CHAT)
+            self.session.user(question)
+            self.session.assistant(answer)
+
     def open(self, want: str, *told: tuple[str, str]) -> None:
         self.say(GREETINGS)
         self.hear(OPENINGS, *told, want=want)
@@ -104,7 +125,7 @@ class Agent:
         know before the look-up fails; name and postcode lead on.
         """
         record = self.session.world.records[account]
-        email = "old." + record["email"] if stale else record["email"]
+        email = self.address(record, stale)
         if not given:
             if self.rng.random() < 0.15 and self.flaws.take("wrong", 1):
                 guess = f"{self.name.split()[0].lower()}_{self.name.split()[-1].lower()}"
@@ -120,6 +141,11 @@ class Agent:
             wrong = account.lower() if account != account.lower() else account + "0"
             self.session.call("account.get", {"id": wrong}, {"account": wrong})
         self.session.call("account.get", {"id": account}, {"account": account})
+
+    def address(self, account: Mapping[str, Any], stale: bool) -> str:
+        """The e-mail address that the user gives."""
+        email: str = account["email"]
+        return "old." + email if stale else email
 
     def look(self, tool: str, slot: str, order: Sequence[str], together: int = 0) -> None:
         """Open objects one after another, the first ``together`` of them in one message."""
@@ -200,6 +226,7 @@ class Agent:
             seen = dict.fromkeys(key for key in opened if key in records and "status" in records[key])
             plan = "I have looked at " + ", ".join(f"{key} ({records[key]['status']})" for key in seen) + ". " + plan
         self.say(FOUND, it=it, plan=plan)
+        self.chat()
         self.hear(AGREE)
 
     def needless(self, sums: Sequence[str], about: str) -> None:
@@ -210,8 +237,12 @@ class Agent:
             self.session.call("handoff.make", {"summary": f"For information only: {about}"})
 
     def hand_off(self, it: str, why: str, about: str) -> None:
-        self.say(DENIED, it=it, why=why)
-        self.hear(("All right.", "If that's how it is, pass it on.", "Fine, but please hurry."))
+        """Pass the case on, with or without asking first."""
+        if self.rng.random() < 0.5:
+            self.say(DENIED, it=it, why=why)
+            self.hear(("All right.", "If that's how it is, pass it on.", "Fine, but please hurry."))
+        if self.wordy > self.rng.random():
+            about += f". {it}: {why}. The caller is {self.name} and waits for a call back."
         self.session.call("handoff.make", {"summary": about})
 
     def close(self, what: str) -> None:

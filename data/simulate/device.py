@@ -14,7 +14,7 @@ from stepsieve.data.simulate.world import Answer, Fact, Task, Tool, World
 POLICY = """Support rules.
 Find the account by the number that the caller gives. One caller can have several sites; work on the one that is meant.
 A site that is blocked for an open bill is freed once it is paid: send the bill, wait for the payment, then free it.
-A site whose contract has ended can't be freed: pass the case on. Pass nothing else on.
+A site whose contract has ended can't be freed: pass the case on, and a box with a defective board. Nothing else.
 When the monthly volume is used up, offer more volume. When guests can't get on, guest access has to be on for the site.
 Everything else is settled on the box, by the caller: ask for its status page first, then for one thing at a time, and
 have the caller measure the speed at the end. Do plain sums yourself. Never send a bill that is not due."""
@@ -27,6 +27,20 @@ BOX_CAUSES = {
     "relay": ("on", "off", "box.change.relay"),
     "names": ("broken", "default", "box.change.names"),
 }
+ON_ACCOUNT: tuple[tuple[str, ...], ...] = (
+    (),
+    (),
+    ("check",),
+    ("guests",),
+    ("volume",),
+    ("volume", "guests"),
+    ("volume", "check"),
+    ("bill",),
+    ("ended",),
+)
+"""What can lie in the account. "check": guest access is on, but the caller's complaint demands to make sure."""
+DEFECT = ("board", "defective")
+"""A fault that only a specialist can settle."""
 HIDDEN = ("relay", "names")
 """What the status page doesn't show, so that it has a check of its own."""
 ACCOUNT_CAUSES = ("guests", "volume", "bill", "ended")
@@ -60,7 +74,7 @@ def _bills(world: World, args: Mapping[str, Any]) -> Answer:
     """bill.list: the bills of an account."""
     found = [key for key, record in world.records.items() if record.get("bill_of") == args["id"]]
     reads = frozenset(fact for key in found for fact in world.facts(key))
-    return Answer([world.records[key] for key in found], reads | {(args["id"], "bills")})
+    return Answer([dict(world.records[key]) for key in found], reads | {(args["id"], "bills")})
 
 
 def _send_bill(world: World, args: Mapping[str, Any]) -> Answer:
@@ -169,6 +183,7 @@ def build(rng: random.Random, task_id: str) -> tuple[World, Task]:
     world.records["box"] = {name: good for name, (_, good, _) in BOX_CAUSES.items()} | {
         "battery": "mains",
         "bars": "4 of 5",
+        "board": "fine",
     }
     for key in tariffs:
         world.records[key] = {
@@ -207,10 +222,11 @@ def _task(
     target = rng.choice(units)
     unit = world.records[target]
     unit["status"] = "active"
-    on_account = rng.choice(((), (), ("guests",), ("volume",), ("volume", "guests"), ("bill",), ("ended",)))
+    on_account = rng.choice(ON_ACCOUNT)
     on_box = [] if on_account == ("ended",) else rng.sample(sorted(BOX_CAUSES), rng.choice((1, 1, 2, 2, 3, 4, 5, 6)))
-    if on_account and on_box and rng.random() < 0.25:
+    if set(on_account) - {"check"} and on_box and rng.random() < 0.25:
         on_box = []
+    defect = bool(on_box) and "bill" not in on_account and rng.random() < 0.15
     goal: list[tuple[str, str, Any]] = [("box", name, BOX_CAUSES[name][1]) for name in on_box]
     keys: dict[Fact, tuple[str, str]] = {}
     for name in on_box:
@@ -223,13 +239,20 @@ def _task(
         "on_account": on_account,
         "on_box": on_box,
         "number_given": rng.random() < 0.7,
+        "defect": defect,
     }
+    if defect:
+        world.records["box"][DEFECT[0]] = DEFECT[1]
+        world.records["desk"]["needed"] = True
+        keys["box", DEFECT[0]] = ("cause", DEFECT[0])
+        facts["on_box"] = []
+        goal = [("desk", "handed_off", True)]
     for cause in on_account:
         goal += _break(rng, world, cause, target, bills, facts, keys)
     keys[target, "number"] = ("unit", target)
     world.records["wanted"]["goal"] = goal
     truth = {
-        "cause": frozenset([*on_account, *on_box]),
+        "cause": frozenset([*on_account, *on_box, *([DEFECT[0]] if defect else [])]),
         "unit": frozenset([target]),
         "account": frozenset([account]),
         "tariff": frozenset([unit["tariff"]]),
@@ -257,6 +280,9 @@ def _break(
 ) -> list[tuple[str, str, Any]]:
     """Put one cause into the account; returns what holds once it is settled."""
     unit = world.records[target]
+    if cause == "check":
+        keys[target, "guests"] = ("cause", "check")
+        return []
     if cause == "guests":
         unit["guests"] = False
         keys[target, "guests"] = ("cause", "guests")

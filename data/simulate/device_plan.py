@@ -23,6 +23,8 @@ def play(session: Session) -> None:
             "Nothing loads any more on any of our devices.",
         )
     )
+    if {"guests", "check"} & set(facts["on_account"]):
+        want += " Our guests can't get on either."
     agent.open(want + (f" The number is {number}." if facts["number_given"] else ""))
     if not facts["number_given"]:
         agent.say(
@@ -41,49 +43,70 @@ def play(session: Session) -> None:
         return
     _settle_account(agent)
     _settle_box(agent)
+    if facts["defect"]:
+        about = f"{facts['account']}, box of {number}: board defective"
+        agent.hand_off(number, "the box itself is broken", about)
+        agent.close("a specialist will bring a new box.")
+        return
     agent.needless(["12 + 30"], f"{number} works again")
     agent.close("the connection is fine again.")
 
 
 def _look_at_account(agent: Agent) -> None:
-    session, facts = agent.session, agent.session.task.facts
-    target, records, flaws = facts["target"], session.world.records, agent.flaws
-    unit = records[target]
-    needed = bool(facts["on_account"])
-    others = [key for key in facts["units"] if key != target]
+    """What the agent reads before it turns to the box: needed where the account holds a cause, a guess elsewhere."""
+    facts = agent.session.task.facts
+    others = [key for key in facts["units"] if key != facts["target"]]
     agent.rng.shuffle(others)
-    before = [others.pop() for _ in range(flaws.take("explore", len(others)))]
-    # Without a cause in the account, the site's own record was a guess as well.
-    wants = needed or (flaws.explore > 0 and flaws.take("explore", 1) == 1)
-    order = before + ([target] if wants else [])
+    if _open_sites(agent, others):
+        _ask_about_volume(agent)
+        _look_on(agent, others)
+
+
+def _open_sites(agent: Agent, others: list[str]) -> bool:
+    """Open sites up to the caller's own, taking them from ``others``; returns whether that one was opened."""
+    session, flaws = agent.session, agent.flaws
+    facts = session.task.facts
+    # Where both budgets want sites, each gets its part.
+    keep = min(flaws.wrong, len(others) // 2) if flaws.wrong else 0
+    order = [others.pop() for _ in range(flaws.take("explore", len(others) - keep))]
+    # Without a cause in the account, the caller's own site is a guess as well.
+    wants = bool(facts["on_account"]) or flaws.take("explore", 1) == 1
+    if wants:
+        order.append(facts["target"])
     if flaws.parallel and len(order) > 1:
         session.batch([("unit.get", {"id": key}, _suspects(session.task, key)) for key in order])
     else:
         for key in order:
             session.call("unit.get", {"id": key}, _suspects(session.task, key))
-    if not wants:
+    return wants
+
+
+def _ask_about_volume(agent: Agent) -> None:
+    """Read the tariff, where the volume is used up or may be, and the usage that site and tariff have told already."""
+    session, facts = agent.session, agent.session.task.facts
+    unit = session.world.records[facts["target"]]
+    if "volume" not in facts["on_account"] and not (unit["status"] == "active" and agent.flaws.take("explore", 1)):
         return
-    beside = (
-        [("tariff.get", {"id": unit["tariff"]}, {"cause": "volume"})] if "volume" not in facts["on_account"] else []
-    )
-    plans: list[tuple[str, dict[str, Any], dict[str, str]]] = []
-    if "volume" in facts["on_account"]:
-        session.call("tariff.get", {"id": unit["tariff"]}, {"cause": "volume"})
-        if flaws.recheck_at and agent.rng.random() < 0.8:
-            session.call("usage.get", {"account": facts["account"], "unit": target}, {"cause": "volume"})
-    elif beside and unit["status"] == "active" and flaws.take("explore", 1):
-        session.call(*beside[0])
-        if flaws.recheck_at and agent.rng.random() < 0.8:
-            session.call("usage.get", {"account": facts["account"], "unit": target}, {"cause": "volume"})
-    elif unit["status"] != "active":
-        plans += [*beside, ("usage.get", {"account": facts["account"], "unit": target}, {"cause": "volume"})]
+    session.call("tariff.get", {"id": unit["tariff"]}, {"cause": "volume"})
+    if agent.flaws.recheck_at and agent.rng.random() < 0.8:
+        session.call("usage.get", {"account": facts["account"], "unit": facts["target"]}, {"cause": "volume"})
+
+
+def _look_on(agent: Agent, others: list[str]) -> None:
+    """Look-ups that the site's record has ruled out: other sites, bills of a site that is not blocked, and so on."""
+    session, facts = agent.session, agent.session.task.facts
+    target, unit = facts["target"], session.world.records[facts["target"]]
+    plans: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+        ("unit.get", {"id": key}, {"unit": key} if facts["on_account"] else {"cause": "bill", "unit": key})
+        for key in others
+    ]
+    if unit["status"] != "active":
+        plans.append(("tariff.get", {"id": unit["tariff"]}, {"cause": "volume"}))
+        plans.append(("usage.get", {"account": facts["account"], "unit": target}, {"cause": "volume"}))
     if "bill" not in facts["on_account"]:
         plans.append(("bill.list", {"id": facts["account"]}, {"cause": "bill"}))
-    plans += [
-        ("unit.get", {"id": key}, {"cause": "bill", "unit": key} if not needed else {"unit": key}) for key in others
-    ]
     agent.rng.shuffle(plans)
-    for plan in plans[: flaws.take("wrong", len(plans))]:
+    for plan in plans[: agent.flaws.take("wrong", len(plans))]:
         session.call(*plan)
 
 
@@ -102,11 +125,23 @@ def _settle_account(agent: Agent) -> None:
     if "guests" in facts["on_account"]:
         session.call("unit.change.guests", {"id": target})
     if "volume" in facts["on_account"]:
-        agent.say(("The month's volume of {it} is used up. How much more would you like?",), it=number)
+        _offer_volume(agent, number)
         agent.hear(("{gb} more, please.", "Give me {gb} GB."), gb=facts["extra"])
         session.call("unit.change.volume", {"id": target, "extra": facts["extra"]})
     if facts["on_account"] and agent.flaws.verifies and session.world.brief:
         session.call("unit.get", {"id": target}, {"unit": target})
+
+
+def _offer_volume(agent: Agent, number: str) -> None:
+    """Say what is used and what more costs: what usage and tariff were read for."""
+    records, facts = agent.session.world.records, agent.session.task.facts
+    unit = records[facts["target"]]
+    tariff = records[unit["tariff"]]
+    options = (
+        "{it} has used {used} of {cap}. More costs {amount} each. How much would you like?",
+        "On the {plan} tariff {cap} are included, and {used} are gone. Shall I add some, at {amount} apiece?",
+    )
+    agent.say(options, it=number, used=unit["used"], cap=tariff["cap"], amount=tariff["amount"], plan=tariff["name"])
 
 
 def _settle_bill(agent: Agent, target: str) -> None:
@@ -121,7 +156,12 @@ def _settle_bill(agent: Agent, target: str) -> None:
         session.call("bill.make", {"id": paid[0]})
     if agent.rng.random() < 0.3 and agent.flaws.take("wrong", 1):
         session.call("unit.change.status", {"id": target})
-    agent.say(("Bill {bill} is open. May I send it to you?",), bill=bill)
+    due = session.world.records[bill]
+    options = (
+        "Bill {bill} of {date} over {amount} is open. May I send it?",
+        "{amount} are due ({bill}). Shall I send it?",
+    )
+    agent.say(options, bill=bill, date=due["date"], amount=due["amount"])
     agent.hear(("Yes, do.", "Okay, send it."))
     session.call("bill.make", {"id": bill})
     agent.say(("I've sent it. Tell me when you have paid.",))
@@ -134,7 +174,7 @@ def _settle_bill(agent: Agent, target: str) -> None:
 def _settle_box(agent: Agent) -> None:
     """The caller's part. Each thing found is put right at once; at the end the speed is measured."""
     session, facts = agent.session, agent.session.task.facts
-    if facts["on_box"]:
+    if facts["on_box"] or facts["defect"]:
         if agent.wordy > agent.rng.random():
             _tell(agent)
         agent.say(
@@ -144,6 +184,8 @@ def _settle_box(agent: Agent) -> None:
         agent.hear(
             ("It says: {it}", "Here is what I see: {it}"), it=", ".join(f"{k} {v}" for k, v in shown.payload.items())
         )
+    if facts["defect"]:
+        return
     names = [name for name in BOX_CAUSES if name in facts["on_box"] or (name in HIDDEN and agent.rng.random() < 0.4)]
     for name in sorted(names, key=lambda name: (name in HIDDEN, agent.rng.random())):
         if name in HIDDEN:
@@ -189,6 +231,7 @@ def _fix(agent: Agent, name: str) -> None:
     if agent.rng.random() < 0.25:
         agent.hear(("What does {it} do?", "Where do I find {it}?", "Is that safe?"), it=name)
         agent.say(("It is under the advanced settings, and safe to change.", "Second entry from the top. Go ahead."))
+    agent.chat()
     answer = session.user_call(BOX_CAUSES[name][2], agent.rng.choice(("", "", "Doing it now.")))
     agent.hear(("Done: {it}", "Okay. {it}"), it=answer.payload)
     if agent.rng.random() < 0.4:

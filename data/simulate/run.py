@@ -41,7 +41,7 @@ _PROFILES: Mapping[str, Mapping[str, float]] = {
     "wordy": {EXPLORATORY: 1.1, INCORRECT: 0.9, DUPLICATED: 1.6, "verifies": 0.4},
 }
 # Budgets that find no place in a run are lost; these factors make up for what each type loses on average.
-_YIELD = {EXPLORATORY: 2.28, INCORRECT: 1.46, DUPLICATED: 0.73, ABNORMAL: 1.22}
+_YIELD = {EXPLORATORY: 4.6, INCORRECT: 1.66, DUPLICATED: 0.74, ABNORMAL: 1.18}
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ class SimulationConfig:
 
     Attributes:
         shares: share of each redundancy type among all labels, about; four non-negative numbers, not all zero.
-        labels_per_run: mean number of redundant steps that a run is given room for, from 0.
+        labels_per_run: mean number of redundant steps that a run is given room for, from 0 to 50; long
+            runs of it find no place, so that large numbers are not reached.
         failure_share: share of runs whose agent gives up before the goal, in [0, 1].
         domains: which of DOMAINS, drawn evenly.
         parallel_share: share of runs whose agent puts several look-ups into one message, in [0, 1].
         patience: probability that a faulted look-up is tried again after others rather than at once, in [0, 1].
-        runs_per_task: most agents that run the same task, from 1 to 3.
+        runs_per_task: how many agents run each task, from 1 to 3.
 
     Raises:
         DataError: a value outside its range, an unknown type or domain.
@@ -80,8 +81,8 @@ class SimulationConfig:
             raise DataError(f"expected a share from 0 for each redundancy type, found {found}", field="shares")
         if not sum(self.shares.values()) > 0:
             raise DataError("expected at least one share above 0", field="shares")
-        if self.labels_per_run < 0:
-            raise DataError(f"expected a number from 0, found {self.labels_per_run!r}", field="labels_per_run")
+        if not 0 <= self.labels_per_run <= 50:
+            raise DataError(f"expected a number from 0 to 50, found {self.labels_per_run!r}", field="labels_per_run")
         if self.runs_per_task not in (1, 2, 3):
             raise DataError(f"expected 1, 2 or 3, found {self.runs_per_task!r}", field="runs_per_task")
 

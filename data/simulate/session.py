@@ -9,8 +9,8 @@ from typing import Any
 
 from stepsieve.data.simulate.derive import Step, Trace
 from stepsieve.data.simulate.surface import Surface
-from stepsieve.data.simulate.world import RULE, Answer, Task, Tool, World
-from stepsieve.data.trajectory import Message, ToolCall
+from stepsieve.data.simulate.world import Answer, Task, Tool, World
+from stepsieve.data.trajectory import EMPTY, Message, ToolCall
 
 Binds = Mapping[str, str | Iterable[str]]
 
@@ -80,7 +80,7 @@ class Session:
         self._record([(tool, arguments, {}, answer)], "user", text)
         return answer
 
-    def call(self, tool: str, arguments: Mapping[str, Any], binds: Binds = {}, later: bool = False) -> Answer:  # noqa: B006
+    def call(self, tool: str, arguments: Mapping[str, Any], binds: Binds = EMPTY, later: bool = False) -> Answer:
         """A call of the assistant: with its transient faults, retries and repeats.
 
         Returns the answer, a transient failure only where ``later`` says that the caller will try again by itself.
@@ -112,7 +112,7 @@ class Session:
         )
         return answers
 
-    def attempt(self, tool: str, arguments: Mapping[str, Any], binds: Binds = {}) -> Answer:  # noqa: B006
+    def attempt(self, tool: str, arguments: Mapping[str, Any], binds: Binds = EMPTY) -> Answer:
         """A look-up that the agent lets go when it meets a fault."""
         ordinal = self._next()
         fault = ordinal in self.flaws.faults_at
@@ -195,6 +195,3 @@ class Session:
             reason = f"no record for {payload[1]}" if isinstance(payload, tuple) else str(payload)
             return self.surface.refusal(reason)
         return self.surface.result(answer.payload)
-
-
-__all__ = ["RULE", "Binds", "Flaws", "GaveUp", "Session"]

@@ -238,7 +238,10 @@ def _plan_swap(
     facts: dict[str, Any],
     truth: dict[str, frozenset[str]],
 ) -> None:
-    """Which line is swapped for what. ``drops``: the user asks for two swaps and drops one."""
+    """Which line is swapped for what. ``drops``: the user asks for two swaps and drops one.
+
+    ``asks``: the user wants to know the variants of both before choosing.
+    """
     line = rng.choice(lines)
     variants = world.records[line["product"]]["variants"]
     new = rng.choice([sku for sku in variants if sku != line["item"]])
@@ -246,4 +249,7 @@ def _plan_swap(
     facts.update(old=line["item"], new=new, product=line["product"], name=line["name"])
     truth["product"] = frozenset([line["product"]])
     facts["other"] = next((item for item in lines if item is not line), None)
-    facts["drops"] = facts["other"] is not None and rng.random() < 0.5
+    facts["drops"] = facts["other"] is not None and rng.random() < 0.35
+    facts["asks"] = facts["other"] is not None and not facts["drops"] and rng.random() < 0.5
+    if facts["asks"]:
+        truth["product"] |= {facts["other"]["product"]}

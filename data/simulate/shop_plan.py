@@ -14,6 +14,7 @@ _WANT = {
     "cancel": "Please cancel {it}.",
     "address": "Please send {it} to {address} instead.",
     "swap": "I want to swap {it} for another finish or size.",
+    "question": "What could I get instead of {it}? I'll swap one of them.",
     "overview": "Tell me, please, what all my orders came to.",
 }
 
@@ -25,14 +26,14 @@ def play(session: Session) -> None:
     account = world.records[facts["account"]]
     agent = Agent(session, account["name"])
     _open(agent, account)
-    agent.identify(facts["account"], account["email"], facts["email_given"])
+    agent.identify(facts["account"], facts["email_given"], facts["stale"])
     if task.kind == "overview":
         agent.look("order.get", "order", facts["orders"], len(facts["orders"]))
         agent.needless([" + ".join(str(world.records[key]["amount"]) for key in facts["orders"])], "overview given")
         agent.close(f"{sum(world.records[key]['amount'] for key in facts['orders'])} in all.")
         return
     others = [key for key in facts["orders"] if key not in facts["targets"]]
-    agent.find("order.get", "order", facts["targets"], others, facts["named"], facts["vague"])
+    agent.find("order.get", "order", facts["targets"], others, facts["known"])
     if session.flaws.recheck_at and agent.rng.random() < 0.35:
         session.attempt(agent.rng.choice(("order.get.state", "order.get.refund")), {"id": facts["targets"][0]})
     _PLANS.get(task.kind, _settle)(agent)
@@ -45,20 +46,24 @@ def _open(agent: Agent, account: Mapping[str, Any]) -> None:
     parts = []
     for key in facts["targets"]:
         names = [line["name"] for line in records[key]["lines"]]
-        if facts["named"]:
+        if facts["known"] == "named":
             told.append(("order", key))
             parts.append(f"order {key}")
-        elif facts["vague"]:
+        elif facts["known"] == "listed":
+            parts.append("something from my orders, read them to me first,")
+        elif facts["known"] == "asked":
             parts.append("something I ordered")
-        elif task.kind == "swap" and not facts["drops"]:
+        elif task.kind == "swap" and not (facts["drops"] or facts["asks"]):
             parts.append(f"the {facts['name']}")
         else:
             parts.append("the " + " and the ".join(names))
-    if task.kind == "swap" and not (facts["drops"] or facts["named"] or facts["vague"]):
-        told.append(("product", facts["product"]))
-    want = _WANT[task.kind].format(it=" and ".join(parts), address=facts.get("address"))
+    if task.kind == "swap" and not facts["drops"] and facts["known"] == "described":
+        told += [("product", key) for key in task.truth["product"]]
+    want = _WANT["question" if facts.get("asks") else task.kind].format(
+        it=" and ".join(parts), address=facts.get("address")
+    )
     if facts["email_given"]:
-        want += f" You have me under {account['email']}."
+        want += f" You have me under {agent.address(account, facts['stale'])}."
     agent.open(want, *told)
 
 
@@ -119,8 +124,10 @@ def _exchange(agent: Agent) -> None:
     session, facts = agent.session, agent.session.task.facts
     key, records = facts["targets"][0], session.world.records
     both = [facts["product"]]
-    if (facts["drops"] and session.flaws.take("explore", 1)) or (
-        facts["other"] and agent.rng.random() < 0.4 and session.flaws.take("wrong", 1)
+    if (
+        facts["asks"]
+        or (facts["drops"] and session.flaws.take("explore", 1))
+        or (facts["other"] and agent.rng.random() < 0.4 and session.flaws.take("wrong", 1))
     ):
         both.append(facts["other"]["product"])
     agent.rng.shuffle(both)
@@ -128,6 +135,13 @@ def _exchange(agent: Agent) -> None:
         _product(agent, product)
     _strangers(agent)
     new = records[facts["product"]]["variants"][facts["new"]]
+    if facts["asks"]:
+        agent.say(
+            ("For the {it} there is: {that}.",),
+            it=facts["other"]["name"],
+            that=_variants(agent, facts["other"]["product"]),
+        )
+        agent.hear(("Good to know. I'll keep that one.", "Then not that one."))
     agent.say(("There are several variants of the {it}. Which one do you want?",), it=facts["name"])
     keep = " Leave the rest as it is." if facts["drops"] else ""
     agent.hear(
@@ -152,10 +166,15 @@ def _exchange(agent: Agent) -> None:
     agent.close(f"the {facts['name']} of {key} is being swapped.")
 
 
+def _variants(agent: Agent, product: str) -> str:
+    variants = agent.session.world.records[product]["variants"]
+    return "; ".join(f"{sku} {item['finish']} {item['size']} {item['amount']}" for sku, item in variants.items())
+
+
 def _strangers(agent: Agent) -> None:
     """Articles of orders that were opened on the way and that nobody asked about."""
     session, facts = agent.session, agent.session.task.facts
-    if facts["drops"] or facts["named"] or facts["vague"]:
+    if facts["drops"] or facts["known"] != "described":
         return
     seen = [step.arguments["id"] for step in session.steps if step.tool == "order.get" and not step.answer.failure]
     beside = [key for key in dict.fromkeys(seen) if key not in facts["targets"]]

@@ -50,6 +50,8 @@ _FIELDS = {
     "cap": ("cap", "allowance", "limit_gb", "quota"),
     "extra": ("extra", "bonus_gb", "top_up", "added"),
 }
+_DETAILS = ("unit.get", "tariff.get", "bill.get")
+"""Look-ups that some environments offer as one tool for every kind of record."""
 _CASES = ("snake", "camel", "noun_first", "kebab", "dotted", "bare")
 
 _FAULTS = (
@@ -105,10 +107,13 @@ class Surface:
         self.silence: str | None = run_rng.choice(("", "", None))
         self._beside = run_rng.choice((0.0, 0.0, 0.05, 0.1, 0.3, 0.8))
         self._counter = 0
+        self._one_tool = task_rng.random() < 0.6
         self._tools: dict[str, str] = {}
 
     def tool(self, name: str) -> str:
         """The run's name of a canonical tool such as ``order.get`` or ``account.find.email``."""
+        if self._one_tool and name in _DETAILS:
+            name = "record.get.details"
         if name not in self._tools:
             noun, verb, *rest = name.split(".")
             by = [f"by_{part}" if verb == "find" else part for part in rest]

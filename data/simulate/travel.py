@@ -31,6 +31,7 @@ PLACES = (
     "Quillan",
     "Rosendal",
 )
+KINDS = ("cancel", "cancel", "move", "move", "move", "class", "luggage", "refused", "overview", "both", "complaint")
 CLASSES = ("seat", "couchette", "cabin", "suite")
 
 POLICY = """Travel desk rules.
@@ -173,7 +174,7 @@ def build(rng: random.Random, task_id: str) -> tuple[World, Task]:
             "pieces": rng.randint(0, 2),
             **noise(rng),
         }
-    kind = rng.choice(("cancel", "cancel", "move", "move", "move", "class", "luggage", "refused", "overview", "both", "complaint"))
+    kind = rng.choice(KINDS)
     targets = rng.sample(trips, 2 if kind == "both" and count > 2 else 1)
     return world, _task(rng, world, task_id, kind, account, targets, trips)
 
@@ -234,8 +235,8 @@ def _plan_move(
 ) -> None:
     """Days that the user could travel on. How the right one becomes known differs.
 
-    It is said, or the cheapest of some that are said, or has only services with a change; or it is the first with a free
-    place, or the user picks it from what the agent finds.
+    It is said, or the cheapest of some that are said, or has only services with a change; or it is the first with a
+    free place, or the user picks it from what the agent finds.
     """
     trip = world.records[key]
     month = trip["date"][:8]
@@ -254,6 +255,7 @@ def _plan_move(
             services, via = [], services
         world.records[key_of] = {"free": services, "via": via}
         if day == days[0]:
+            (services or via)[0]["amount"] = rng.randint(10, 39)  # cheaper than any other
             facts["service"] = (services or via)[0]["service"]
             if facts["how"] == "searched":
                 keys[key_of, "free"] = ("date", day)

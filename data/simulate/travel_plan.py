@@ -72,17 +72,17 @@ def _open(agent: Agent, account: Mapping[str, Any]) -> None:
             "searched": " to any day with a free place",
             "picked": " to another day, I can't say which yet",
             "through": f" to {facts['date']}, if need be with a change on the way",
-            "compared": f" to the cheapest of {', '.join(sorted(session_days(facts)))}",
+            "compared": f" to the cheapest of {', '.join(sorted(_named_days(facts)))}",
         }[facts["how"]]
         if facts["how"] in ("said", "through", "compared"):
-            told += [("date", day) for day in session_days(facts)]
+            told += [("date", day) for day in _named_days(facts)]
     want = _WANT[task.kind].format(it=" and ".join(parts), when=when, pieces=facts.get("pieces"))
     if facts["email_given"]:
-        want += f" My address with you is {account['email']}."
+        want += f" My address with you is {agent.address(account, facts['stale'])}."
     agent.open(want, *told)
 
 
-def session_days(facts: Mapping[str, Any]) -> list[str]:
+def _named_days(facts: Mapping[str, Any]) -> list[str]:
     """The days that the user has named: one, or those to compare."""
     days: list[str] = facts["days"][: facts["compared"]]
     return days
@@ -177,7 +177,7 @@ def _move_trip(agent: Agent) -> None:
     elif facts["how"] in ("said", "compared"):
         for day in days[: session.flaws.take("wrong", agent.rng.randint(0, 2))]:
             _search(agent, key, day)
-        for day in agent.rng.sample(session_days(facts), facts["compared"]):
+        for day in agent.rng.sample(_named_days(facts), facts["compared"]):
             _search(agent, key, day)
     elif facts["how"] == "searched":
         for day in days[: session.flaws.take("explore", 4)]:

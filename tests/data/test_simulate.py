@@ -17,7 +17,7 @@ from stepsieve.data.simulate.run import _DOMAINS
 from stepsieve.data.simulate.world import RULE, World
 from stepsieve.data.trajectory import ABNORMAL, DUPLICATED, EXPLORATORY, INCORRECT, REDUNDANCY_TYPES
 
-RUNS = [run_one(index) for index in range(600)]
+RUNS = [run_one(index) for index in range(480)]
 GOOD = [run for run in RUNS if run.trajectory.outcome == 1.0]
 
 
@@ -238,6 +238,8 @@ def test_surface_differs_between_tasks() -> None:
         {"shares": {DUPLICATED: 0.0}},
         {"shares": {DUPLICATED: -1.0}},
         {"labels_per_run": -1.0},
+        {"labels_per_run": float("inf")},
+        {"failure_share": float("nan")},
         {"runs_per_task": 4},
     ],
 )
