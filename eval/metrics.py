@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 from stepsieve.data.references import normalise
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Label, Reference
@@ -91,6 +90,19 @@ def expected_calibration_error(confidence: npt.ArrayLike, is_correct: npt.ArrayL
     return float(_ece_of_sums(_bin_parts(confidence, is_correct, n_bins).sum(axis=0)))
 
 
+def calibration_error(
+    confidence: npt.ArrayLike,
+    is_correct: npt.ArrayLike,
+    groups: Groups,
+    folds: Groups | None = None,
+    seed: int = 0,
+    n_boot: int = 1000,
+) -> Interval:
+    """``expected_calibration_error`` with its interval; arguments (n,) each."""
+    parts = _bin_parts(confidence, is_correct, N_BINS)
+    return bootstrap_sums(parts, _ece_of_sums, groups, seed, n_boot, folds)
+
+
 def reliability(
     confidence: npt.ArrayLike, is_correct: npt.ArrayLike, n_bins: int = N_BINS
 ) -> tuple[Floats, Floats, Ints]:
@@ -142,7 +154,7 @@ def classification_report(
     }
     if confidence is not None:
         level = np.asarray(confidence, dtype=np.float64)
-        report["ece"] = bootstrap_sums(_bin_parts(level, right, N_BINS), _ece_of_sums, groups, seed, n_boot, folds)
+        report["ece"] = calibration_error(level, right, groups, folds, seed, n_boot)
         report["aurc"] = bootstrap_any(lambda i: aurc(level[i], right[i]), groups, seed, min(n_boot, 200), folds)
     for k, name in enumerate(REDUNDANCY_TYPES):
         for field in TypeScores._fields:
@@ -334,14 +346,26 @@ def detection_report(
 
 def localisation_auc(redundant: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     """ROC AUC in [0, 1] of scores (n,) for whether each assistant step is redundant (n,); NaN for one class only."""
-    truth = np.asarray(redundant, dtype=bool)
-    return float(roc_auc_score(truth, scores)) if 0 < truth.sum() < len(truth) else float("nan")
+    positive, negative = _by_score(redundant, scores)
+    # Each pair of one of either kind: won by the higher score, shared where both have the same.
+    won = positive * (np.cumsum(negative) - negative / 2)
+    return float(won.sum() / (positive.sum() * negative.sum())) if positive.any() and negative.any() else float("nan")
 
 
 def localisation_ap(redundant: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     """Average precision in [0, 1] of scores (n,) for whether each step is redundant (n,); NaN if none is."""
-    truth = np.asarray(redundant, dtype=bool)
-    return float(average_precision_score(truth, scores)) if truth.any() else float("nan")
+    positive, negative = (counts[::-1] for counts in _by_score(redundant, scores))
+    precision = np.cumsum(positive) / np.cumsum(positive + negative)
+    return float(positive @ precision / positive.sum()) if positive.any() else float("nan")
+
+
+def _by_score(redundant: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """How many redundant steps and how many others have each of the different scores, in ascending order."""
+    truth = np.asarray(redundant, dtype=np.float64)
+    _, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
+    n = int(place.max(initial=-1)) + 1
+    positive: Floats = np.bincount(place, truth, minlength=n).astype(np.float64)
+    return positive, np.bincount(place, minlength=n) - positive
 
 
 class OperatingPoint(NamedTuple):

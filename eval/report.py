@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -20,21 +20,34 @@ PUBLISHED = {
 }
 """LLM judges as published (RedundancyBench, all 1,920 trajectories): StepCls, EvidenceRet, StepDet mean, in percent."""
 
-COLUMNS = {"cls": ("accuracy", "accuracy[natural]", "macro_f1", "ece")}
+COLUMNS = {
+    "cls": ("accuracy", "accuracy[natural]", "macro_f1", "ece"),
+    "ret": ("joint_accuracy", "joint_accuracy[natural]", "evidence_accuracy", "evidence_accuracy[natural]", "ece"),
+    "det": ("avg_p@k", "avg_p@k/positives", "p@1", "p@5", "p@10", "auc", "prune_precision", "prune_recall", "ece"),
+}
 """The metrics that a table shows, by task."""
 
 
 def metrics_table(task: str, results: Mapping[str, Mapping[str, Mapping[str, Interval]]]) -> Table:
-    """One row per split and backend: the task's main metrics with their 95% intervals."""
-    table = Table(title=f"{task}: mean over folds, 95% cluster bootstrap over tasks", title_justify="left")
-    for column in ("split", "backend", *COLUMNS[task], "n"):
-        table.add_column(column, justify="left" if column in ("split", "backend") else "right", no_wrap=True)
+    """One row per split and backend: the task's main metrics, the first with its interval; 80 columns are enough."""
+    title = f"{task}: mean over folds, 95% cluster bootstrap over tasks"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    main, *others = COLUMNS[task]
+    for column in ("split", "backend"):
+        table.add_column(column, no_wrap=True)
+    for column in (main, *others, "n"):
+        # A slice stands for itself: brackets would be markup, and wide.
+        table.add_column(column.partition("[")[2].rstrip("]") or column, justify="right", no_wrap=True)
     for split, reports in results.items():
         for backend, report in reports.items():
-            cells = [cell(report[name].to_dict()) if name in report else "" for name in COLUMNS[task]]
-            table.add_row(split, backend, *cells, str(report[COLUMNS[task][0]].n))
-        table.add_section()
+            plain = [_value(report[name].to_dict()) if name in report else "" for name in others]
+            table.add_row(split, backend, cell(report[main].to_dict()), *plain, str(report[main].n))
+        table.add_row()
     return table
+
+
+def _value(record: Mapping[str, Any]) -> str:
+    return "-" if record["value"] is None else f"{record['value']:.3f}"
 
 
 def cell(record: Mapping[str, Any]) -> str:
@@ -56,7 +69,10 @@ def markdown_report(known: Mapping[str, Any], settings: Mapping[str, Any]) -> st
         for split, reports in splits.items():
             lines += [f"## {task}, {split}", "", "Mean over folds, 95% cluster bootstrap over tasks.", ""]
             names = [name for name in COLUMNS[task] if any(name in report for report in reports.values())]
-            rows = [[backend, *(cell(report[n]) if n in report else "" for n in names)] for backend, report in reports.items()]
+            rows = [
+                [backend, *(cell(report[n]) if n in report else "" for n in names)]
+                for backend, report in reports.items()
+            ]
             lines += _table(["backend", *names], rows)
             others = sorted({name for report in reports.values() for name in report} - set(names))
             lines += [f"### {task}, {split}: everything else", ""]
@@ -71,7 +87,12 @@ def markdown_report(known: Mapping[str, Any], settings: Mapping[str, Any]) -> st
                     for name in others
                 ],
             )
-    lines += ["## Published LLM judges", "", "On all 1,920 trajectories, in percent; ours above are on the data at hand.", ""]
+    lines += [
+        "## Published LLM judges",
+        "",
+        "On all 1,920 trajectories, in percent; ours above are on the data at hand.",
+        "",
+    ]
     lines += _table(
         ["judge", "StepCls", "EvidenceRet", "StepDet mean"],
         [[name, *("" if v is None else f"{v:.2f}" for v in values)] for name, values in PUBLISHED.items()],
@@ -88,3 +109,119 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
         *("| " + " | ".join(row) + " |" for row in rows),
         "",
     ]
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------------------
+
+BENCH = {
+    "cls": {"accuracy": "accuracy", "macro_f1": "macro F1", "ece": "ECE"},
+    "ret": {"joint_accuracy": "type and evidence", "evidence_accuracy": "evidence", "type_accuracy": "type"},
+    "det": {"p@1": "P@1", "p@5": "P@5", "p@10": "P@10", "avg_p@k": "mean P@K"},
+    "compare": {
+        "first": "first",
+        "second": "second",
+        "difference": "difference",
+        "only_first": "only first",
+        "only_second": "only second",
+        "p_value": "McNemar p",
+    },
+}
+"""What the tables of the benchmark show, by task: metric -> heading. ``compare`` is that of two sets of predictions."""
+
+_HEADLINES = ("accuracy", "joint_accuracy", "avg_p@k", "difference")
+"""The metrics that are shown with their interval; those of the others are in the JSON."""
+
+_OFFICIAL = ("cls", "ret", "det")
+_MARK = "published, all 1,920 trajectories"
+
+Scores = Mapping[str, Mapping[str, Any]]
+Standings = list[tuple[str, tuple[float | None, ...], str]]
+
+
+def coverage(title: str, name: str, n: int, asked: int, foreign: int) -> str:
+    """The heading of a table: what was scored, on how much of the data."""
+    unit = "trajectories" if title == "StepDet" else "labelled steps"
+    rest = f"; {foreign:,} trajectories of the predictions are not in the data" if foreign else ""
+    return f"{title}, {name}: {n:,} of {asked:,} {unit}{rest}"
+
+
+def bench_rows(task: str, scores: Scores) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: one per slice, in percent; counts and p-values as they are."""
+    names = [name for name in BENCH[task] if any(name in values for values in scores.values())]
+    head = ["slice", "n", *(BENCH[task][name] for name in names)]
+    rows = [
+        [where, f"{values['n']:,}", *(_bench_cell(name, values) for name in names)] for where, values in scores.items()
+    ]
+    return head, rows
+
+
+def _bench_cell(name: str, values: Mapping[str, Any]) -> str:
+    value = values.get(name)
+    if value is None:
+        return "-" if name in values else ""
+    if name.startswith("only_"):
+        return str(value)
+    if name == "p_value":
+        return f"{value:.3f}" if value >= 0.001 else "<0.001"
+    low, high = values.get(f"{name}.low"), values.get(f"{name}.high")
+    interval = (
+        f" [{100 * low:.1f}, {100 * high:.1f}]" if name in _HEADLINES and low is not None and high is not None else ""
+    )
+    return f"{100 * value:.1f}{interval}"
+
+
+def bench_table(task: str, title: str, scores: Scores) -> Table:
+    """One row per slice of one set of predictions, or of a comparison."""
+    head, rows = bench_rows(task, scores)
+    return _rich(f"{title}; percent, 95% bootstrap over tasks", head, rows)
+
+
+def standings(ours: Mapping[tuple[str, str], float]) -> Standings:
+    """Ours and the published judges: name, the three official metrics in percent, and on what they were measured.
+
+    Args:
+        ours: (name, task) -> the official metric, in [0, 1].
+    """
+    names = dict.fromkeys(name for name, _ in ours)
+    own = [
+        (name, tuple(100 * ours[name, task] if (name, task) in ours else None for task in _OFFICIAL)) for name in names
+    ]
+    return [(name, values, "the data at hand") for name, values in own] + [
+        (name, values, _MARK) for name, values in reversed(PUBLISHED.items())
+    ]
+
+
+def _standing_rows(rows: Standings) -> tuple[list[str], list[list[str]]]:
+    cells = [[name, *("-" if value is None else f"{value:.2f}" for value in values), on] for name, values, on in rows]
+    return ["judge", "StepCls", "EvidenceRet", "StepDet mean", "measured on"], cells
+
+
+def standings_table(rows: Standings) -> Table:
+    """Ours beside the published judges, for the terminal."""
+    return _rich("Beside published LLM judges, percent", *_standing_rows(rows))
+
+
+def bench_markdown(shown: Sequence[tuple[str, str, Scores]], rows: Standings, images: list[str]) -> str:
+    """bench.md: the tables of the terminal, and the plots.
+
+    Args:
+        shown: (task or "compare", title, scores) of each table.
+        rows: the standings.
+        images: file names of plots in the same folder.
+    """
+    lines = ["# RedundancyBench", "", "In percent, with 95% bootstrap intervals over tasks.", ""]
+    for task, title, scores in shown:
+        lines += [f"## {title}", "", *_table(*bench_rows(task, scores))]
+    lines += ["## Beside published LLM judges", "", *_table(*_standing_rows(rows))]
+    lines += [line for name in images for line in (f"![{name.removesuffix('.png')}]({name})", "")]
+    return "\n".join(lines)
+
+
+def _rich(title: str, head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(head):
+        text = number == 0 or column == "measured on"
+        table.add_column(column, justify="left" if text else "right", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*row)
+    return table

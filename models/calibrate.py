@@ -1,7 +1,7 @@
 """Calibration of probabilities on held-out predictions: temperature, Platt and isotonic scaling.
 
 Each calibrator is fitted on predictions of data that the scorer was not trained on, is monotone in the score, never
-returns NaN, and is JSON through ``to_dict`` and ``from_dict``. scipy and scikit-learn are imported by the fits alone: a
+returns NaN, and is JSON through ``to_dict`` and ``from_dict``. scipy is imported by the fits alone: a
 checkpoint applies its calibration with numpy.
 """
 
@@ -178,10 +178,16 @@ class Isotonic:
         keep = weight > 0
         if not keep.any():
             return cls()
-        from sklearn.isotonic import IsotonicRegression
+        from scipy.optimize import isotonic_regression
 
-        fitted = IsotonicRegression(y_min=0.0, y_max=1.0).fit(x[keep], y[keep], sample_weight=weight[keep])
-        return cls(tuple(map(float, fitted.X_thresholds_)), tuple(map(float, fitted.y_thresholds_)))
+        # Equal x count as one, at their mean.
+        points, place = np.unique(x[keep], return_inverse=True)
+        total = np.bincount(place, weight[keep])
+        heights = isotonic_regression(np.bincount(place, weight[keep] * y[keep]) / total, weights=total).x
+        # Of a level stretch the two ends are enough.
+        level = np.diff(heights) == 0
+        inner = np.concatenate([[False], level[:-1] & level[1:], [False]]) if len(points) > 1 else np.zeros(1, bool)
+        return cls(tuple(points[~inner].tolist()), tuple(np.clip(heights[~inner], 0.0, 1.0).tolist()))
 
     def transform(self, probabilities: npt.ArrayLike) -> Floats:
         """Calibrated probabilities (n,) from probabilities (n,)."""

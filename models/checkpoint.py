@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Head:
         classes: what each column of the probabilities means.
         features: names of the feature columns, in order.
         schema: hash of the feature schema that the scorer was trained on.
+        provenance: what it was trained on and how.
+        settings: what else the task needs at work, such as thresholds; JSON.
     """
 
     task: str
@@ -45,6 +47,7 @@ class Head:
     features: tuple[str, ...]
     schema: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def predict(self, features: Floats) -> Probabilities:
         """Calibrated probabilities (n, n_classes) from features (n, n_features) float32."""
@@ -63,24 +66,58 @@ def save(folder: Path, head: Head, metrics: Mapping[str, Any]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     manifest = _read_manifest(folder) if (folder / "manifest.json").exists() else _empty_manifest()
-    target, fresh = folder / head.task, folder / f".{head.task}.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    head.scorer.save(fresh)
-    manifest["heads"][head.task] = {
+    target, fresh, old = (folder / name for name in (head.task, f".{head.task}.new", f".{head.task}.old"))
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    is_new = not target.exists()
+    try:
+        fresh.mkdir()
+        head.scorer.save(fresh)
+        manifest["heads"][head.task] = _record(head, fresh, metrics)
+        content = orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        if not is_new:
+            os.replace(target, old)
+        os.replace(fresh, target)
+        write_atomic(folder / "manifest.json", content)
+    except BaseException:
+        # The manifest is the last to change: as long as it is the old one, the old head goes with it.
+        if is_new or old.exists():
+            shutil.rmtree(target, ignore_errors=True)
+        if old.exists():
+            os.replace(old, target)
+        raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _record(head: Head, folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a head whose files lie in ``folder``."""
+    return {
         "backend": head.backend,
         "classes": list(head.classes),
         "features": list(head.features),
         "schema": head.schema,
         "calibration": head.calibration.to_dict(),
-        "files": {path.name: _sha256(path) for path in sorted(fresh.iterdir())},
+        "files": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
         "provenance": dict(head.provenance),
+        "settings": dict(head.settings),
         "metrics": dict(metrics),
     }
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(fresh, target)
-    write_atomic(folder / "manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
-    return target
+
+
+def head_names(folder: Path, known: Container[str]) -> list[str]:
+    """The heads of a checkpoint that are known, by name.
+
+    Raises:
+        DataError: no checkpoint there, or none of its heads is known.
+    """
+    heads = _read_manifest(folder)["heads"]
+    names = sorted(name for name in heads if name in known)
+    if not names:
+        raise DataError(f"expected a head of this version, found {sorted(heads)}", file=folder / "manifest.json")
+    return names
 
 
 def load_head(folder: Path, task: str, schemas: Mapping[str, str]) -> Head:
@@ -104,14 +141,25 @@ def load_head(folder: Path, task: str, schemas: Mapping[str, str]) -> Head:
             "train it again",
             file=folder / "manifest.json",
         )
+    try:
+        return _read_head(folder / task, task, record)
+    except DataError as error:
+        raise error.at(file=folder / task) from None
+    except Exception as error:
+        # Hashes that match say nothing of who wrote the files: whatever a reader trips over is bad input.
+        raise DataError(f"expected a head as save writes it, found an error: {error}", file=folder / task) from None
+
+
+def _read_head(folder: Path, task: str, record: Mapping[str, Any]) -> Head:
     for name, digest in record["files"].items():
-        path = folder / task / name
+        path = folder / name
         if Path(name).name != name or not path.is_file() or _sha256(path) != digest:
-            raise DataError("expected the file that the manifest names, found none or another", file=path)
+            raise DataError(f"expected the file {name!r} as the manifest has it, found none or another", file=folder)
     scorer = create(record["backend"], record["features"], len(record["classes"]))
-    scorer.load(folder / task)
+    scorer.load(folder)
     calibration = calibrate.from_dict(record["calibration"])
-    assert isinstance(calibration, calibrate.Temperature)
+    if not isinstance(calibration, calibrate.Temperature):
+        raise ValueError(f"expected a temperature, found {record['calibration']['kind']}")
     return Head(
         task,
         record["backend"],
@@ -121,6 +169,7 @@ def load_head(folder: Path, task: str, schemas: Mapping[str, str]) -> Head:
         tuple(record["features"]),
         record["schema"],
         record["provenance"],
+        record.get("settings", {}),
     )
 
 

@@ -12,28 +12,29 @@ from stepsieve.models.scorer import Floats, Ints, Probabilities
 
 
 class Gbdt:
-    """A multiclass LightGBM model, saved as LightGBM's own text."""
+    """A LightGBM model, binary or multiclass, saved as LightGBM's own text."""
 
     def __init__(
         self,
         features: tuple[str, ...],
         n_classes: int,
         seed: int = 0,
-        rounds: int = 150,
+        rounds: int = 200,
         learning_rate: float = 0.06,
         leaves: int = 12,
-        min_leaf: int = 5,
-        feature_fraction: float = 0.4,
+        min_leaf: int = 10,
+        feature_fraction: float = 0.3,
         row_fraction: float = 0.8,
-        l2: float = 1.0,
-        threads: int = 2,
+        l2: float = 2.0,
+        threads: int = 1,
     ) -> None:
         """``rounds`` trees per class of at most ``leaves`` leaves; fractions in (0, 1] are drawn anew for each tree."""
         self.features = list(features)
+        self.n_classes = n_classes
         self.rounds = rounds
+        self.threads = threads
         self.parameters = {
-            "objective": "multiclass",
-            "num_class": n_classes,
+            **({"objective": "binary"} if n_classes == 2 else {"objective": "multiclass", "num_class": n_classes}),
             "learning_rate": learning_rate,
             "num_leaves": leaves,
             "min_data_in_leaf": min_leaf,
@@ -57,9 +58,9 @@ class Gbdt:
         if self.booster is None:
             raise RuntimeError("fit or load the model first")
         if not len(features):
-            return np.zeros((0, self.parameters["num_class"]))
-        probabilities: Probabilities = self.booster.predict(features, num_threads=self.parameters["num_threads"])
-        return probabilities
+            return np.zeros((0, self.n_classes))
+        found = np.asarray(self.booster.predict(features, num_threads=self.threads), dtype=np.float64)
+        return np.stack([1.0 - found, found], axis=1) if self.n_classes == 2 else found
 
     def save(self, folder: Path) -> None:
         if self.booster is None:

@@ -1,4 +1,4 @@
-"""Two models that learn next to nothing: the largest class, and the heuristics of RedundancyBench (section 5)."""
+"""Two models that learn next to nothing: the largest class, and the heuristics of RedundancyBench."""
 
 from __future__ import annotations
 
@@ -33,30 +33,40 @@ class Majority:
 
 
 class Rules:
-    """The type of a redundant step by three questions: did it fail, is it identical to the evidence, which came first.
+    """The heuristics of RedundancyBench, identical steps and error words, as three sets of rules that learn nothing.
 
-    A failed step whose evidence is a later identical call is abnormal; a step identical to earlier evidence is
-    duplicated; evidence after the step makes it exploratory; all else is incorrect. Only the confidence of each answer
-    is learned.
+    *Type* (four classes): a failed step whose evidence is a later identical call is abnormal; a step identical to
+    earlier evidence is duplicated; evidence after the step makes it exploratory; all else is incorrect.
+    *Redundant* (two classes, step features): an identical call before, or a failure that later succeeds.
+    *Evidence* (two classes, candidate features): the identical call, the earliest first; else the next call of the
+    tool; else the next call.
     """
 
     CONFIDENCE = 0.85
 
     def __init__(self, features: tuple[str, ...], n_classes: int, seed: int = 0) -> None:
-        if n_classes != len(REDUNDANCY_TYPES):
-            raise ValueError(f"the rules answer with one of {len(REDUNDANCY_TYPES)} types, not of {n_classes} classes")
+        if n_classes not in (2, len(REDUNDANCY_TYPES)):
+            raise ValueError(f"the rules answer with 2 or {len(REDUNDANCY_TYPES)} classes, not {n_classes}")
+        self.n_classes = n_classes
         self.column = {name: number for number, name in enumerate(features)}
 
     def fit(self, features: Floats, labels: Ints, weights: npt.NDArray[np.float64]) -> None:
         """Nothing: the rules are fixed."""
 
     def predict_proba(self, features: Floats) -> Probabilities:
-        def holds(name: str) -> npt.NDArray[np.bool_]:
-            return features[:, self.column[name]] == 1
+        if self.n_classes == len(REDUNDANCY_TYPES):
+            return self._types(features)
+        yes = self._evidence(features) if "evidence.after" in self.column else self._redundant(features)
+        return np.stack([1.0 - yes, yes], axis=1)
 
-        after, same = holds("evidence.after"), holds("evidence.same_call")
+    def _holds(self, features: Floats, name: str) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = features[:, self.column[name]] == 1
+        return found
+
+    def _types(self, features: Floats) -> Probabilities:
+        after, same = self._holds(features, "evidence.after"), self._holds(features, "evidence.same_call")
         answers = np.select(
-            [holds("error.failed") & same & after, same & ~after, after],
+            [self._holds(features, "error.failed") & same & after, same & ~after, after],
             [REDUNDANCY_TYPES.index(name) for name in (ABNORMAL, DUPLICATED, EXPLORATORY)],
             REDUNDANCY_TYPES.index(INCORRECT),
         )
@@ -64,6 +74,22 @@ class Rules:
         table = np.full((len(features), len(REDUNDANCY_TYPES)), others)
         table[np.arange(len(features)), answers] = self.CONFIDENCE
         return table
+
+    def _redundant(self, features: Floats) -> Probabilities:
+        repeated = features[:, self.column["repeat.same_call_before"]] > 0
+        retried = self._holds(features, "error.failed") & self._holds(features, "repeat.succeeds_after")
+        return np.where(repeated | retried, self.CONFIDENCE, 1.0 - self.CONFIDENCE)
+
+    def _evidence(self, features: Floats) -> Probabilities:
+        same, after = self._holds(features, "evidence.same_call"), self._holds(features, "evidence.after")
+        tool = self._holds(features, "evidence.same_tool")
+        gap = np.nan_to_num(features[:, self.column["evidence.calls_between"]], nan=99.0)
+        nearness = 1.0 / (1.0 + gap)
+        distance = 1.0 - nearness
+        # Four bands, the better above the worse; within a band the earliest source, or the nearest call.
+        band = np.select([same & ~after, same, tool & after, after], [0.8 + 0.1 * distance, 0.7, 0.4, 0.2], 0.01)
+        found: Probabilities = band + np.where(same & ~after, 0.0, 0.1 * nearness)
+        return found
 
     def save(self, folder: Path) -> None:
         """Nothing to write."""

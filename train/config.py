@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from argparse import RawDescriptionHelpFormatter
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+
+from stepsieve.data.errors import DataError
+
+TINY, INFINITY = 1e-9, float("inf")
 
 
 @dataclass
@@ -22,17 +28,23 @@ class GbdtOptions:
         feature_fraction: share of the features drawn for each tree.
         row_fraction: share of the examples drawn for each tree.
         l2: penalty on leaf values.
-        threads: threads of LightGBM; the result does not depend on it.
+        threads: threads of LightGBM; the result does not depend on it. Trees as small as these gain nothing from a
+            second, and lose much where it has to share its core.
     """
 
-    rounds: int = 150
+    rounds: int = 200
     learning_rate: float = 0.06
     leaves: int = 12
-    min_leaf: int = 5
-    feature_fraction: float = 0.4
+    min_leaf: int = 10
+    feature_fraction: float = 0.3
     row_fraction: float = 0.8
-    l2: float = 1.0
-    threads: int = 2
+    l2: float = 2.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self, "gbdt", rounds=(1, INFINITY), leaves=(2, 131072), min_leaf=(0, INFINITY), l2=(0, INFINITY))
+        _check(self, "gbdt", learning_rate=(TINY, INFINITY), feature_fraction=(TINY, 1), row_fraction=(TINY, 1))
+        _check(self, "gbdt", threads=(1, 1024))
 
 
 @dataclass
@@ -45,6 +57,9 @@ class LinearOptions:
 
     c: float = 0.3
 
+    def __post_init__(self) -> None:
+        _check(self, "linear", c=(TINY, INFINITY))
+
 
 @dataclass
 class TrainConfig:
@@ -53,8 +68,8 @@ class TrainConfig:
     Args:
         data: what to measure on and, unless train is given, to train on: a corpus (folder or file), or "simulated".
         train: train on this corpus alone, a folder, a file or "simulated"; data is then for testing only.
-        split: how to divide the data; several names are measured one after another. By default the cross-validations
-            that the corpus allows.
+        split: how to divide the data; several names, as in "[human-cv, auto-cv]", are measured one after another. By
+            default the cross-validations that the corpus allows.
         backend: which model to train; the baselines (majority, rules, linear) are measured beside it.
         out: folder to write the checkpoint, metrics.json and report.md to.
         seed: decides the simulation, the folds, the models and the intervals.
@@ -62,7 +77,8 @@ class TrainConfig:
         inner_folds: folds inside a training set on which its model is calibrated.
         simulated: number of trajectories to simulate where data or train is "simulated".
         augment: simulated trajectories added to every training set of a real corpus; 0 for none.
-        augment_weight: weight of a simulated example there, against 1 for a real one.
+        min_precision: detect for safe pruning: return only steps above the cutoff at which this share of redundant
+            steps was reached on held-out folds with 95% certainty. Without it the cutoff is the best for the metric.
         on_error: what to do with a trajectory that can't be used: stop, or report it, count it and go on.
         wandb: log metrics to Weights & Biases; offline needs no key.
         gbdt: settings of the gbdt backend.
@@ -71,7 +87,7 @@ class TrainConfig:
 
     data: str = "simulated"
     train: str | None = None
-    split: list[str] | None = None
+    split: str | list[str] | None = None
     backend: Literal["gbdt", "linear", "rules", "majority"] = "gbdt"
     out: str = "runs/cls"
     seed: int = 0
@@ -79,28 +95,70 @@ class TrainConfig:
     inner_folds: int = 3
     simulated: int = 400
     augment: int = 400
-    augment_weight: float = 1.0
+    min_precision: float | None = None
     on_error: Literal["raise", "skip"] = "raise"
     wandb: Literal["off", "offline", "online"] = "off"
     gbdt: GbdtOptions = field(default_factory=GbdtOptions)
     linear: LinearOptions = field(default_factory=LinearOptions)
 
+    def __post_init__(self) -> None:
+        _check(self, "", seed=(0, 2**31 - 1), folds=(2, INFINITY), inner_folds=(1, INFINITY))
+        if self.min_precision is not None:
+            _check(self, "", min_precision=(0, 1))
+        _check(self, "", simulated=(0, INFINITY), augment=(0, INFINITY))
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the splits asked for; none where the corpus decides."""
+        return [self.split] if isinstance(self.split, str) else list(self.split or ())
+
     def options(self, backend: str) -> dict[str, Any]:
         """Constructor options of a backend."""
-        settings = {"gbdt": self.gbdt, "linear": self.linear}.get(backend)
-        return asdict(settings) if settings is not None else {}
+        settings: dict[str, GbdtOptions | LinearOptions] = {"gbdt": self.gbdt, "linear": self.linear}
+        return asdict(settings[backend]) if backend in settings else {}
+
+
+class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Descriptions keep their lines, which show how a script is called."""
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """One line, as for every other bad input."""
+        raise DataError(f"{message} (see {self.prog} --help)")
+
+
+def _check(settings: object, group: str, **bounds: tuple[float, float]) -> None:
+    """Raises DataError where a setting is outside its bounds, both included; NaN always is."""
+    for name, (low, high) in bounds.items():
+        value = getattr(settings, name)
+        if not low <= value <= high:
+            wanted = ("above 0" if low == TINY else f"from {low:,}") + ("" if high == INFINITY else f" to {high:,}")
+            raise DataError(f"expected a number {wanted}, found {value}", field=".".join(filter(None, (group, name))))
+
+
+def _with_underscores(argument: str) -> str:
+    """``--min-precision`` as ``--min_precision``: both spellings of a key are taken."""
+    name, equals, value = argument.partition("=")
+    return name.replace("-", "_").replace("__", "--", 1) + equals + value if name.startswith("--") else argument
 
 
 def parse(script: str, description: str | None, arguments: list[str] | None = None) -> TrainConfig:
-    """Settings from ``configs/<script>.yaml``, then ``--config FILE``, then the command line, the last one winning."""
-    parser = ArgumentParser(
+    """Settings from ``configs/<script>.yaml``, then ``--config FILE``, then the command line, the last one winning.
+
+    Raises:
+        DataError: an unknown key, or a value that is none.
+    """
+    parser = _Parser(
         prog=f"train/{script}.py",
         description=inspect.cleandoc(description or ""),
+        formatter_class=_Help,
         default_config_files=[str(files("stepsieve.configs").joinpath(f"{script}.yaml"))],
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of the keys below")
     parser.add_class_arguments(TrainConfig)
-    settings = parser.instantiate_classes(parser.parse_args(arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    settings = parser.instantiate(parser.parse_args([_with_underscores(argument) for argument in given]))
     values = vars(settings) if isinstance(settings, Namespace) else dict(settings)
     names = TrainConfig.__dataclass_fields__
     return TrainConfig(**{name: value for name, value in values.items() if name in names})

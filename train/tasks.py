@@ -1,44 +1,43 @@
-"""What each task trains on: trajectories become rows of features with labels, and answers become metrics.
+"""The tasks: which heads each needs, what a judge is asked, and how its answers are scored (RedundancyBench).
 
 One registry, ``TASKS``. The loop knows nothing of a task beyond what ``Task`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepsieve.data.features import PAIR_FEATURES, pair_features
-from stepsieve.data.features.registry import Feature
-from stepsieve.data.trajectory import REDUNDANCY_TYPES, Label, Trajectory
+from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import metrics
-from stepsieve.eval.intervals import Interval, cluster_bootstrap
-from stepsieve.models.questions import Choice
+from stepsieve.eval.intervals import Interval, bootstrap_sums, cluster_bootstrap
+from stepsieve.models.decode import Cutoff, Prediction
+from stepsieve.models.judge import CLS, DET, RET, Judge
+from stepsieve.models.questions import ChoiceAnswer
+
+Report = dict[str, Interval]
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One question about a trajectory, with its answer.
+@dataclass(frozen=True)
+class Answered:
+    """What a judge answered about some test trajectories.
 
     Attributes:
-        question: what is asked, with its options.
-        features: (d,) float32.
-        label: index of the true option.
-        group: the task that the trajectory solves; never on both sides of a split.
-        weight: how much the example counts in training, >= 0.
-        trajectory, gold: where it comes from, for metrics and slices.
+        run: the trajectory.
+        fold: the fold that tested it.
+        answers: CLS: a ``ChoiceAnswer`` for each label; RET: a ``Prediction`` for each label; DET: a ``Prediction``
+            for each assistant step, the most confident first.
+        cutoff: DET: which of them the judge returns.
     """
 
-    question: Choice
-    features: npt.NDArray[np.float32]
-    label: int
-    group: tuple[str, str]
-    weight: float
-    trajectory: Trajectory
-    gold: Label
+    run: Trajectory
+    fold: str
+    answers: list[Any]
+    cutoff: Cutoff
 
 
 @dataclass(frozen=True)
@@ -46,73 +45,171 @@ class Task:
     """A task of the loop.
 
     Attributes:
-        name: its folder in a checkpoint and its key in metrics.json.
-        classes: what the columns of the probabilities mean.
-        features: the feature columns.
-        headline: the metric that the tables show first.
-        examples: trajectories -> the examples of each.
-        report: examples, probabilities (n, n_classes), the fold that tested each example (n,), seed -> metrics by name.
+        name: its key in metrics.json.
+        heads: the heads it trains and uses, in order.
+        ask: a judge and test trajectories -> the answers for each.
+        report: what was answered, seed -> metrics by name.
     """
 
     name: str
-    classes: tuple[str, ...]
-    features: tuple[Feature, ...]
-    headline: str
-    examples: Callable[[Sequence[Trajectory]], list[list[Example]]]
-    report: Callable[[Sequence[Example], npt.NDArray[np.float64], Sequence[str], int], dict[str, Interval]]
+    heads: tuple[str, ...]
+    ask: Callable[[Judge, Sequence[Trajectory]], Sequence[list[Any]]]
+    report: Callable[[Sequence[Answered], int], Report]
 
 
-# --- StepCls: the step and its evidence are given, the type is asked -------------------------------------------------
-
-TYPE_QUESTION = Choice("Why was this step redundant, given this evidence?", REDUNDANCY_TYPES)
+# --- StepCls: step and evidence are given, the type is asked ---------------------------------------------------------
 
 
-def classify_examples(trajectories: Sequence[Trajectory]) -> list[list[Example]]:
-    """One choice over the four types for each label of each trajectory."""
-    labels = [trajectory.labels or () for trajectory in trajectories]
-    rows = pair_features(trajectories, [[(label.step, label.evidence) for label in own] for own in labels])
-    return [
-        [
-            Example(TYPE_QUESTION, row, REDUNDANCY_TYPES.index(label.type), run.group, 1.0, run, label)
-            for row, label in zip(matrix, own, strict=True)
-        ]
-        for run, own, matrix in zip(trajectories, labels, rows, strict=True)
-    ]
+def ask_types(judge: Judge, runs: Sequence[Trajectory]) -> Sequence[list[Any]]:
+    return judge.classify_batch(runs, [[(label.step, label.evidence) for label in run.labels or ()] for run in runs])
 
 
-def classify_report(
-    examples: Sequence[Example], probabilities: npt.NDArray[np.float64], folds: Sequence[str], seed: int
-) -> dict[str, Interval]:
-    """StepCls in full: everything over all labels, and the accuracy of each slice as ``accuracy[slice]``."""
-    gold = np.array([example.label for example in examples])
-    predicted = probabilities.argmax(axis=1)
-    groups = [example.group for example in examples]
-    report = metrics.classification_report(gold, predicted, groups, probabilities.max(axis=1), folds, seed)
-    for name, mask in example_slices(examples).items():
+def report_types(answered: Sequence[Answered], seed: int) -> Report:
+    """StepCls in full over all labels, and the accuracy of each slice as ``accuracy[slice]``."""
+    labels, runs, folds = _by_label(answered)
+    answers: list[ChoiceAnswer] = [answer for item in answered for answer in item.answers]
+    gold = metrics.type_indices(label.type for label in labels)
+    predicted = metrics.type_indices(answer.choice for answer in answers)
+    confidence = np.array([answer.confidence for answer in answers])
+    groups = [run.group for run in runs]
+    report = metrics.classification_report(gold, predicted, groups, confidence, folds, seed)
+    return report | _sliced("accuracy", gold == predicted, labels, runs, folds, seed)
+
+
+# --- EvidenceRet: the step is given, evidence and type are asked -----------------------------------------------------
+
+
+def ask_evidence(judge: Judge, runs: Sequence[Trajectory]) -> Sequence[list[Any]]:
+    return judge.retrieve_batch(runs, [[label.step for label in run.labels or ()] for run in runs])
+
+
+def report_evidence(answered: Sequence[Answered], seed: int) -> Report:
+    """EvidenceRet over all labels; joint and evidence accuracy of each slice, ECE of the joint confidence."""
+    labels, runs, folds = _by_label(answered)
+    answers: list[Prediction] = [answer for item in answered for answer in item.answers]
+    types, evidence = [answer.type for answer in answers], [answer.evidence for answer in answers]
+    groups = [run.group for run in runs]
+    joint, found = metrics.retrieval_correct(labels, types, evidence)
+    confidence = np.array([answer.confidence for answer in answers])
+    report = metrics.retrieval_report(labels, types, evidence, groups, folds, seed)
+    report["ece"] = metrics.calibration_error(confidence, joint, groups, folds, seed)
+    report |= _sliced("joint_accuracy", joint, labels, runs, folds, seed)
+    return report | _sliced("evidence_accuracy", found, labels, runs, folds, seed)
+
+
+# --- StepDet: nothing is given ---------------------------------------------------------------------------------------
+
+
+def ask_steps(judge: Judge, runs: Sequence[Trajectory]) -> Sequence[list[Any]]:
+    return judge.detect_batch(runs, everything=True)
+
+
+def report_steps(answered: Sequence[Answered], seed: int) -> Report:
+    """StepDet (official), each slice of trajectories, and localisation over all assistant steps."""
+    runs = [item.run for item in answered]
+    folds: list[Hashable] = [item.fold for item in answered]
+    groups = [run.group for run in runs]
+    gold = [run.labels or () for run in runs]
+    returned = [[detection(p) for p in item.cutoff.returned(item.answers)] for item in answered]
+    report = metrics.detection_report(returned, gold, groups, folds, seed)
+    average = metrics.detection_scores(returned, gold)["avg_p@k"]
+    for name, mask in _slices(runs).items():
         if name != "all":
             rows = np.flatnonzero(mask)
-            report[f"accuracy[{name}]"] = cluster_bootstrap(
-                gold[rows] == predicted[rows],
-                [groups[row] for row in rows],
-                seed,
-                folds=[folds[row] for row in rows],
-            )
-    return report
+            own = [groups[row] for row in rows]
+            report[f"avg_p@k[{name}]"] = cluster_bootstrap(average[rows], own, seed, folds=[folds[r] for r in rows])
+
+    steps = [(item, prediction) for item in answered for prediction in item.answers]
+    truth = [prediction.step in {label.step for label in item.run.labels or ()} for item, prediction in steps]
+    scores = np.array([prediction.redundant for _, prediction in steps])
+    step_groups: list[Hashable] = [item.run.group for item, _ in steps]
+    step_folds: list[Hashable] = [item.fold for item, _ in steps]
+    report |= metrics.localisation_report(np.array(truth), scores, step_groups, step_folds, seed)
+    hits = np.concatenate(
+        [metrics.detection_hits([detection(p) for p in item.answers], item.run.labels or ()) for item in answered]
+    )
+    confidence = np.array([prediction.confidence for _, prediction in steps])
+    report["ece"] = metrics.calibration_error(confidence, hits, step_groups, step_folds, seed)
+    return report | _pruning(answered, seed)
 
 
-def example_slices(examples: Sequence[Example]) -> dict[str, npt.NDArray[np.bool_]]:
-    """Masks (n,) by slice name, ``all`` first."""
-    runs = [example.trajectory for example in examples]
+def _pruning(answered: Sequence[Answered], seed: int) -> Report:
+    """What deleting every step above the safe cutoff would do: precision, recall, share of the agent's text saved."""
+    rows = []
+    for item in answered:
+        pruned = {p.step for p in item.cutoff.prunable(item.answers)}
+        gold = {label.step for label in item.run.labels or ()}
+        saved = sum(_text_of(item.run, step) for step in pruned)
+        whole = sum(len(m.content or "") for m in item.run.messages if m.role in ("assistant", "tool"))
+        rows.append([len(pruned & gold), len(pruned), len(pruned & gold), len(gold), saved, whole])
+    parts, groups = np.array(rows, dtype=np.float64), [item.run.group for item in answered]
+    folds = [item.fold for item in answered]
+
+    def ratio_of(column: int) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]:
+        def ratio(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return sums[..., column] / sums[..., column + 1]
+
+        return ratio
+
+    names = {"prune_precision": 0, "prune_recall": 2, "prune_saved": 4}
+    return {name: bootstrap_sums(parts, ratio_of(column), groups, seed, folds=folds) for name, column in names.items()}
+
+
+def _text_of(run: Trajectory, step: Reference) -> int:
+    """Characters that would go with a step: its result, and its message where it holds no other call."""
+    call, result = step
+    message = run.messages[call]
+    own = len(message.content or "") if len(message.tool_calls) == 1 else 0
+    return own + len(run.messages[result].content or "")
+
+
+def detection(prediction: Prediction) -> metrics.Detection:
+    """A prediction as the official metric takes it."""
+    return metrics.Detection(prediction.step, prediction.type, prediction.evidence, prediction.confidence)
+
+
+# --- shared ----------------------------------------------------------------------------------------------------------
+
+
+def _by_label(answered: Sequence[Answered]) -> tuple[list[Label], list[Trajectory], list[Hashable]]:
+    """Each label with its trajectory and the fold that tested it."""
+    labels = [label for item in answered for label in item.run.labels or ()]
+    runs = [item.run for item in answered for _ in item.run.labels or ()]
+    folds: list[Hashable] = [item.fold for item in answered for _ in item.run.labels or ()]
+    return labels, runs, folds
+
+
+def _slices(runs: Sequence[Trajectory], labels: Sequence[Label] | None = None) -> dict[str, npt.NDArray[np.bool_]]:
     return metrics.slices(
         domain=[run.domain for run in runs],
         subset=[run.subset for run in runs],
         agent=[run.agent for run in runs],
         n_messages=[len(run.messages) for run in runs],
-        types=[example.gold.type for example in examples],
-        synthetic=[example.gold.synthetic for example in examples],
+        types=None if labels is None else [label.type for label in labels],
+        synthetic=None if labels is None else [label.synthetic for label in labels],
     )
 
 
+def _sliced(
+    metric: str,
+    right: npt.NDArray[np.bool_],
+    labels: Sequence[Label],
+    runs: Sequence[Trajectory],
+    folds: Sequence[Hashable],
+    seed: int,
+) -> Report:
+    report = {}
+    for name, mask in _slices(runs, labels).items():
+        if name != "all":
+            rows = np.flatnonzero(mask).tolist()
+            groups = [runs[row].group for row in rows]
+            report[f"{metric}[{name}]"] = cluster_bootstrap(right[rows], groups, seed, folds=[folds[r] for r in rows])
+    return report
+
+
 TASKS: dict[str, Task] = {
-    "cls": Task("cls", REDUNDANCY_TYPES, PAIR_FEATURES, "accuracy", classify_examples, classify_report),
+    CLS: Task(CLS, (CLS,), ask_types, report_types),
+    RET: Task(RET, (CLS, RET), ask_evidence, report_evidence),
+    DET: Task(DET, (CLS, RET, DET), ask_steps, report_steps),
 }

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stepsieve.data.features import errors, evidence, goal, place, provenance, repeats, results
+from stepsieve.data.features import candidates, errors, evidence, goal, place, provenance, repeats, results
+from stepsieve.data.features.candidates import Candidates
 from stepsieve.data.features.index import Index
 from stepsieve.data.features.registry import Feature, Values, columns
 from stepsieve.data.trajectory import Reference, Trajectory
@@ -20,8 +21,9 @@ from stepsieve.data.trajectory import Reference, Trajectory
 STEP_SUBJECTS = (repeats, errors, provenance, results, place, goal)
 STEP_FEATURES: tuple[Feature, ...] = tuple(feature for subject in STEP_SUBJECTS for feature in subject.FEATURES)
 PAIR_FEATURES: tuple[Feature, ...] = STEP_FEATURES + evidence.FEATURES
+RETRIEVAL_FEATURES: tuple[Feature, ...] = PAIR_FEATURES + candidates.rival_features(STEP_FEATURES)
 
-BATCH = 64
+BATCH = 128
 """Trajectories indexed together: enough that array operations cost next to nothing each, few enough to stay small."""
 
 Matrix = npt.NDArray[np.float32]
@@ -33,6 +35,18 @@ def step_features(index: Index) -> Matrix:
     for subject in STEP_SUBJECTS:
         values.update(subject.compute(index))
     return columns(STEP_FEATURES, values, len(index.calls))
+
+
+def retrieval_features(index: Index, found: Candidates, steps: Matrix) -> Matrix:
+    """Features of every candidate evidence of some steps: (n_candidates, n_retrieval_features) float32.
+
+    The first ``len(PAIR_FEATURES)`` columns are those of ``pair_features``.
+
+    Args:
+        found: from ``candidates.candidates(index, rows)``.
+        steps: from ``step_features(index)``.
+    """
+    return candidates.compute(index, found, STEP_FEATURES, steps)
 
 
 def pair_features(

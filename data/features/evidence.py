@@ -112,7 +112,8 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
     steps = np.concatenate([[0], np.cumsum(calls.assistant)])
     between = np.maximum(steps[high] - steps[np.minimum(low + 1, len(calls))], 0)
     user_texts = np.flatnonzero(index.kind == USER)
-    turns = np.abs(np.searchsorted(user_texts, place) - np.searchsorted(user_texts, own))
+    # Strictly between: a user text that is the evidence itself does not count, on either side.
+    turns = np.abs(np.searchsorted(user_texts, place + ~after) - np.searchsorted(user_texts, own))
     tool = Grouping(calls.tool)
     same_tool = is_call & (calls.tool[first] == calls.tool[rows])
     tool_between = np.where(same_tool, np.abs(tool.before[first] - tool.before[rows]) - (first != rows), np.nan)
@@ -125,10 +126,11 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
     held_size = np.asarray(held @ index.weight).ravel()
     arguments_size = index.size[calls.arguments[rows]]
     in_evidence = index.held_by(result, held)
+    same_answer = is_call & (calls.answer[first] == calls.answer[rows])
     first_user = index.first_in(USER)
     met = index.total(first_user[token] < index.document)
     met_by_evidence = np.bincount(evidence.pair, met[evidence.document], minlength=len(rows))
-    known = (index.first[token] < index.document)
+    known = index.first[token] < index.document
     known_size = index.total(known)
     fields = 1.0 * index.key[token]
     use = index.once(usage)
@@ -151,13 +153,16 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
         "evidence.turns_between": unless_policy(turns),
         "evidence.same_tool": same_tool,
         "evidence.same_call": is_call & (calls.key[first] == calls.key[rows]),
-        "evidence.same_answer": is_call & (calls.answer[first] == calls.answer[rows]),
+        "evidence.same_answer": same_answer,
         "evidence.same_tool_between": tool_between,
         "evidence.failed": is_call & calls.error[first],
         "evidence.is_act": is_call & index.once(acts)[first],
-        "evidence.holds_result": unless_policy(ratio(in_evidence, size)),
+        # An empty answer is held by the same empty answer.
+        "evidence.holds_result": unless_policy(np.where(same_answer, 1.0, ratio(in_evidence, size))),
         "evidence.in_result": ratio(in_evidence, held_size),
-        "evidence.holds_new": unless_policy(ratio(index.held_by(index.table(own, new), held), index.total(new > 0)[own])),
+        "evidence.holds_new": unless_policy(
+            ratio(index.held_by(index.table(own, new), held), index.total(new > 0)[own])
+        ),
         "evidence.holds_arguments": unless_policy(
             ratio(index.held_by(index.table(calls.arguments[rows], weight), held), arguments_size)
         ),
@@ -169,7 +174,9 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
         ),
         "evidence.fields": np.where(
             is_call,
-            ratio(index.held_by(index.table(own, fields), held), np.bincount(index.document, fields, len(index.kind))[own]),
+            ratio(
+                index.held_by(index.table(own, fields), held), np.bincount(index.document, fields, len(index.kind))[own]
+            ),
             np.nan,
         ),
         "evidence.size": held_size,
@@ -177,6 +184,8 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
         "evidence.more_use": evidence_use - use[rows],
         "evidence.most_used": is_call & ~rival[first],
         "evidence.arguments_known": np.where(is_call, ratio(known_size[argument], index.size[argument]), np.nan),
-        "evidence.meets_user": unless_policy(ratio(met_by_evidence, index.weight_seen(first_user, np.maximum(place, 0)))),
+        "evidence.meets_user": unless_policy(
+            ratio(met_by_evidence, index.weight_seen(first_user, np.maximum(place, 0)))
+        ),
         "evidence.meets_user_more": unless_policy(met_by_evidence - met[own]),
     }

@@ -20,7 +20,7 @@ FEATURES: tuple[Feature, ...] = (
     share("goal.arguments", "share of the numbers and codes in its arguments that later acts take"),
     share("goal.result", "share of the values of later acts that its result holds"),
     share("goal.found_here", "share of the values of later acts that its result brings first"),
-    share("goal.known", "share of the values of later acts known before it"),
+    share("goal.known", "share of the values of later acts known by then, its own result included"),
     flag("goal.sibling_before", "an earlier call of the tool brought more that is used than it did"),
     flag("goal.sibling_after", "a later call of the tool brings more that is used than it does"),
     count("goal.use", "weighted number of its new values used in later arguments or the next text"),

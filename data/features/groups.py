@@ -82,25 +82,25 @@ class Grouping:
 
     def max_before(self, value: np.ndarray) -> np.ndarray:
         """The greatest value (n,) among the earlier members of the group; -inf where there is none."""
-        return self._running_max(value, reverse=False)
+        order, begin = self._sorted
+        found = np.full(len(order), -np.inf)
+        if len(order):
+            found[order] = _max_so_far(value[order], begin)
+        return np.where(self.group >= 0, found, -np.inf)
 
     def max_after(self, value: np.ndarray) -> np.ndarray:
         """The greatest value (n,) among the later members of the group; -inf where there is none."""
-        return self._running_max(value, reverse=True)
+        return Grouping(self.group[::-1]).max_before(value[::-1])[::-1]
 
-    def _running_max(self, value: np.ndarray, reverse: bool) -> np.ndarray:
-        order, _ = self._sorted
-        if reverse:
-            order = order[::-1]
-        found = np.full(len(order), -np.inf)
-        best, group = -np.inf, -2
-        # One pass over a few thousand numbers: a segmented maximum has no ready array operation.
-        values, groups = value[order].tolist(), self.group[order].tolist()
-        out = []
-        for number, own in zip(values, groups, strict=True):
-            if own != group:
-                best, group = -np.inf, own
-            out.append(best)
-            best = max(best, number)
-        found[order] = out
-        return np.where(self.group >= 0, found, -np.inf)
+
+def _max_so_far(values: np.ndarray, begin: Ints) -> np.ndarray:
+    """The greatest of the values (n,) from ``begin`` (n,) to just before each; -inf where there is none.
+
+    Stretches follow each other: with ranks for values, raised by n from one stretch to the next, the maximum over all
+    before is that of the stretch.
+    """
+    different, rank = np.unique(values, return_inverse=True)
+    raised = rank + begin * len(values)
+    best = np.concatenate([[-1], np.maximum.accumulate(raised)[:-1]])
+    first = begin == np.arange(len(values))
+    return np.where(first, -np.inf, different[np.where(first, 0, best - begin * len(values))])

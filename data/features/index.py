@@ -11,26 +11,21 @@ Tool names and ids are compared, never read: renaming them all changes no featur
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 from scipy.sparse import csr_matrix
 
-from stepsieve.data.features.tokens import Vocabulary, leaves
-from stepsieve.data.trajectory import Interaction, Reference, Trajectory
+from stepsieve.data.features.reader import ARGUMENTS, ASSISTANT, NARRATION, RESULT, USER, Bools, Calls, Ints, read
+from stepsieve.data.features.tokens import tokenize
+from stepsieve.data.trajectory import Reference, Trajectory
+
+__all__ = ["ARGUMENTS", "ASSISTANT", "NARRATION", "RESULT", "USER", "Bools", "Calls", "Floats", "Index", "Ints", "Part"]
 
 T = TypeVar("T")
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-
-ASSISTANT, USER, ARGUMENTS, RESULT, NARRATION = range(5)
-"""Kinds of document. NARRATION is an assistant's text beside a call: only its numbers and codes count, so that what
-an agent, or an injected retry, says while it calls is no feature in any language."""
 
 CODE_WEIGHT = 3.0
 """How much a number, code or id says about what two documents share, against 1 for a word and 0 for a JSON key."""
@@ -38,42 +33,6 @@ CODE_WEIGHT = 3.0
 COMMON = 64
 """A token that stands in more results of one run than this tells none of them apart: left out of ``result_overlap``,
 which keeps its cost linear in the length of a run."""
-
-
-@dataclass(frozen=True)
-class Calls:
-    """The answered interactions of both sides of all trajectories, in order; every array has shape (n_calls,).
-
-    Attributes:
-        run: number of the trajectory in the batch.
-        call, result: message indices.
-        arguments, output: documents of the arguments and of the result.
-        tool, key, answer: equal numbers mean, within one run: the same tool; the same tool and arguments; the same
-            result text.
-        error: the result reports a failure.
-        assistant: made by the assistant, not by the user's side.
-        turn: a number for each stretch between two user messages, unique in the batch.
-        batch: how many calls its message holds.
-        after_user: the message before the call is the user's.
-    """
-
-    run: Ints
-    call: Ints
-    result: Ints
-    arguments: Ints
-    output: Ints
-    tool: Ints
-    key: Ints
-    answer: Ints
-    error: Bools
-    assistant: Bools
-    turn: Ints
-    batch: Ints
-    after_user: Bools
-    interactions: tuple[Interaction, ...]
-
-    def __len__(self) -> int:
-        return len(self.interactions)
 
 
 class Index:
@@ -92,37 +51,34 @@ class Index:
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         self.trajectories = trajectories
-        reader = _Reader()
-        for trajectory in trajectories:
-            reader.read(trajectory)
-        self.kind: Ints = np.array(reader.kind, dtype=np.int64)
-        self.run: Ints = np.array(reader.run, dtype=np.int64)
-        self.message_start: Ints = np.array(reader.message_start, dtype=np.int64)
-        self.message_text: Ints = np.array(reader.message_text, dtype=np.int64)
-        self.message_call: Ints = np.array(reader.message_call, dtype=np.int64)
-        self.calls = reader.calls()
+        documents = read(trajectories)
+        self.kind, self.run, self.calls = documents.kind, documents.run, documents.calls
+        self.message_start = documents.message_start
+        self.message_text, self.message_call = documents.message_text, documents.message_call
 
-        sizes = np.array([len(ids) for ids in reader.ids], dtype=np.int64)
-        self.document: Ints = np.repeat(np.arange(len(sizes)), sizes)
-        words = np.concatenate(reader.ids) if reader.ids else np.zeros(0, dtype=np.int32)
-        # A word's number is made one of its trajectory's own, so that nothing is shared between trajectories.
-        scoped = self.run[self.document] * max(1, len(reader.vocabulary)) + words
-        present = np.zeros(len(trajectories) * max(1, len(reader.vocabulary)), dtype=bool)
+        tokens = tokenize(documents.texts)
+        sizes = np.diff(tokens.starts)[documents.text]
+        document = np.repeat(np.arange(len(sizes)), sizes)
+        word = tokens.token[_ranges(tokens.starts[documents.text], sizes)]
+        counted = (self.kind != NARRATION)[document] | tokens.specific[word]
+        document, word = document[counted], word[counted]
+        # A token's number is made one of its trajectory's own, so that nothing is shared between trajectories.
+        width = max(1, len(tokens.key))
+        scoped = self.run[document] * width + word
+        present = np.zeros(len(trajectories) * width, dtype=bool)
         present[scoped] = True
+        word_of = np.flatnonzero(present) % width
+        self.document: Ints = document
         self.token: Ints = (np.cumsum(present) - 1)[scoped]
-        word_of = np.flatnonzero(present) % max(1, len(reader.vocabulary))
-        self.specific: Bools = reader.vocabulary.specific[word_of]
-        self.key: Bools = reader.vocabulary.key[word_of]
+        self.specific: Bools = tokens.specific[word_of]
+        self.key: Bools = tokens.key[word_of]
         self.weight: Floats = np.where(self.key, 0.0, np.where(self.specific, CODE_WEIGHT, 1.0))
-        self.starts: Ints = np.concatenate([[0], np.cumsum(sizes)])
-        self._memo: dict[Callable[..., Any], Any] = {}
+        self.starts: Ints = np.searchsorted(document, np.arange(len(self.kind) + 1))
+        self._memo: dict[object, Any] = {}
 
     def once(self, function: Callable[[Index], T]) -> T:
         """``function(self)``, computed on the first call: for what several subjects need."""
-        if function not in self._memo:
-            self._memo[function] = function(self)
-        found: T = self._memo[function]
-        return found
+        return self._remember(function, lambda: function(self))
 
     def row(self, run: int, step: Reference) -> int:
         """The position in ``calls`` of a trajectory's interaction ``(call_index, result_index)``.
@@ -130,17 +86,23 @@ class Index:
         Raises:
             KeyError: no such answered interaction.
         """
-        if len(step) == 2 and self.message_start[run] + step[1] < self.message_start[run + 1]:
-            found = int(self.message_call[self.message_start[run] + step[1]])
-            if found >= 0 and (self.calls.call[found], self.calls.result[found]) == step:
-                return found
-        raise KeyError(step)
+        return self._row_of[run, step]
+
+    @cached_property
+    def _row_of(self) -> dict[tuple[int, Reference], int]:
+        calls = self.calls
+        steps = zip(calls.call.tolist(), calls.result.tolist(), strict=True)
+        return {key: row for row, key in enumerate(zip(calls.run.tolist(), steps, strict=True))}
 
     # --- by document -------------------------------------------------------------------------------------------------
 
-    def total(self, condition: npt.NDArray[np.generic] | float = 1.0) -> Floats:
+    def total(self, condition: npt.NDArray[Any] | float = 1.0) -> Floats:
         """(n_documents,) weighted number of tokens; with a condition (n_entries,), of those for which it holds."""
-        return np.bincount(self.document, self.entry_weight * condition, minlength=len(self.kind))
+        return _sums(self.entry_weight * condition, self.starts)
+
+    def part(self, documents: Ints) -> Part:
+        """Some documents alone: for what asks about the arguments or the results only, and not of every entry."""
+        return Part(self, documents)
 
     @cached_property
     def entry_weight(self) -> Floats:
@@ -181,12 +143,15 @@ class Index:
     # --- by token ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _by_token(self) -> tuple[Ints, Ints, Ints]:
-        """Entries ordered by token, then document: (their documents, their numbers, the start of their token)."""
-        shape = (len(self.kind), len(self.weight))
-        table = csr_matrix((np.arange(len(self.token)), self.token, self.starts), shape=shape).tocsc()
-        begin = np.repeat(table.indptr[:-1], np.diff(table.indptr))
-        return table.indices.astype(np.int64), table.data, begin.astype(np.int64)
+    def _by_token(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Entries ordered by token, then document: their documents, their numbers, and where their token's entries
+        begin and end in this order; (n_entries,) each."""
+        entries = np.arange(len(self.token), dtype=np.int32)
+        table = csr_matrix((entries, self._columns, self._row_starts), shape=(len(self.kind), len(self.weight))).tocsc()
+        sizes = np.diff(table.indptr)
+        begin, end = np.repeat(table.indptr[:-1], sizes), np.repeat(table.indptr[1:], sizes)
+        indices: Ints = table.indices.astype(np.int64)
+        return indices, table.data.astype(np.int64), begin.astype(np.int64), end.astype(np.int64)
 
     @cached_property
     def first(self) -> Ints:
@@ -195,74 +160,116 @@ class Index:
 
     def first_in(self, *kinds: int) -> Ints:
         """(n_tokens,) the first document of these kinds in which a token stands; n_documents where in none."""
+        return self._remember(("first", kinds), lambda: self._first_in(kinds))
+
+    def _first_in(self, kinds: tuple[int, ...]) -> Ints:
         found = np.full(len(self.weight), len(self.kind))
-        rows = np.flatnonzero(np.isin(self.kind, kinds)[self.document])[::-1]
+        rows = self._entries_in(self._of_kinds(kinds))[::-1]
         found[self.token[rows]] = self.document[rows]
         return found
 
     def last_in(self, *kinds: int) -> Ints:
         """(n_tokens,) the last document of these kinds in which a token stands; -1 where in none."""
-        return self.last_where(np.isin(self.kind, kinds))
+        return self._remember(("last", kinds), lambda: self.last_where(self._of_kinds(kinds)))
 
     def last_where(self, documents: Bools) -> Ints:
         """(n_tokens,) the last of the documents (n_documents,) in which a token stands; -1 where in none."""
         found = np.full(len(self.weight), -1)
-        rows = np.flatnonzero(documents[self.document])
+        rows = self._entries_in(documents)
         found[self.token[rows]] = self.document[rows]
         return found
 
+    def _of_kinds(self, kinds: tuple[int, ...]) -> Bools:
+        """(n_documents,) whether a document is of one of these kinds."""
+        found: Bools = np.logical_or.reduce([self.kind == kind for kind in kinds])
+        return found
+
+    def _entries_in(self, documents: Bools) -> Ints:
+        """The entries of the documents (n_documents,), in order."""
+        rows = np.flatnonzero(documents)
+        return _ranges(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
+
     def previous_in(self, kind: int) -> Ints:
         """(n_entries,) the last document of a kind before this one in which the token stands; -1 where in none."""
-        documents, entry, begin = self._by_token
-        place = np.maximum.accumulate(np.where(self.kind[documents] == kind, np.arange(len(documents)), -1))
-        place = np.concatenate([[-1], place[:-1]]) if len(place) else place
-        found = np.empty(len(documents), dtype=np.int64)
-        found[entry] = np.where(place >= begin, documents[place], -1)
-        return found
+        return self._remember(("previous", kind), lambda: self._neighbour(kind, later=False))
 
     def next_in(self, kind: int) -> Ints:
         """(n_entries,) the first document of a kind after this one in which the token stands; -1 where in none."""
-        documents, entry, begin = self._by_token
-        n = len(documents)
-        place = np.where(self.kind[documents] == kind, np.arange(n), n)
-        place = np.minimum.accumulate(place[::-1])[::-1]
-        place = np.concatenate([place[1:], [n]]) if n else place
-        inside = np.append(begin, -1)[place] == begin
-        found = np.empty(n, dtype=np.int64)
-        found[entry] = np.where(inside, np.append(documents, -1)[place], -1)
+        return self._remember(("next", kind), lambda: self._neighbour(kind, later=True))
+
+    def _neighbour(self, kind: int, later: bool) -> Ints:
+        documents, entry, begin, end = self._by_token
+        own = (self.kind == kind)[documents]
+        matching = documents[np.flatnonzero(own)]
+        # How many matching entries stand before each entry in the order of tokens: one's neighbour is the next in
+        # ``matching`` or the one before, if it is not yet another token's.
+        passed = np.concatenate([[0], np.cumsum(own)])
+        if later:
+            rows = np.flatnonzero(passed[1:] < passed[end])
+            neighbour = matching[passed[rows + 1]]
+        else:
+            rows = np.flatnonzero(passed[:-1] > passed[begin])
+            neighbour = matching[passed[rows] - 1]
+        found = np.full(len(documents), -1)
+        found[entry[rows]] = neighbour
         return found
 
     def stands_in_previous(self, kind: int) -> Bools:
         """(n_entries,) the token stands in the last document of a kind before this one too."""
-        last = self.previous_document(kind, np.arange(len(self.kind)))[self.document]
-        return (last >= 0) & (self.previous_in(kind) == last)
+
+        def compute() -> Bools:
+            last = self.previous_document(kind, np.arange(len(self.kind)))[self.document]
+            found: Bools = (last >= 0) & (self.previous_in(kind) == last)
+            return found
+
+        return self._remember(("in previous", kind), compute)
 
     def stands_in_next(self, kind: int) -> Bools:
         """(n_entries,) the token stands in the first document of a kind after this one too."""
-        following = self.next_document(kind, np.arange(len(self.kind)))[self.document]
-        return (following >= 0) & (self.next_in(kind) == following)
+
+        def compute() -> Bools:
+            following = self.next_document(kind, np.arange(len(self.kind)))[self.document]
+            found: Bools = (following >= 0) & (self.next_in(kind) == following)
+            return found
+
+        return self._remember(("in next", kind), compute)
 
     def weight_seen(self, first: Ints, document: Ints, only: Bools | None = None) -> Floats:
         """(n,) weight of the tokens of each document's run whose document ``first`` (n_tokens,) comes before it."""
-        counted = np.where(first < len(self.kind), self.weight, 0.0) * (1.0 if only is None else only)
-        order = np.argsort(first, kind="stable")
-        running = np.concatenate([[0.0], np.cumsum(counted[order])])
+        counted = self.weight if only is None else self.weight * only
+        running = np.cumsum(np.bincount(first + 1, counted, minlength=len(self.kind) + 2))
         begin = np.concatenate([[0], self.run_end])[self.run[document]]
-        return running[np.searchsorted(first[order], document)] - running[np.searchsorted(first[order], begin)]
+        seen: Floats = running[document] - running[begin]
+        return seen
 
     def count_beyond(self, last: Ints, document: Ints) -> Ints:
         """(n,) number of tokens of each document's run whose document ``last`` (n_tokens,) comes after it."""
-        order = np.sort(last)
-        end = self.run_end[self.run[document]] - 1
-        return np.searchsorted(order, end, side="right") - np.searchsorted(order, document, side="right")
+        running = np.cumsum(np.bincount(last + 1, minlength=len(self.kind) + 1))
+        return running[self.run_end[self.run[document]]] - running[document + 1]
+
+    def _remember(self, name: object, compute: Callable[[], T]) -> T:
+        if name not in self._memo:
+            self._memo[name] = compute()
+        found: T = self._memo[name]
+        return found
 
     # --- pairs of documents ------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _columns(self) -> npt.NDArray[np.int32]:
+        return self.token.astype(np.int32)
+
+    @cached_property
+    def _row_starts(self) -> npt.NDArray[np.int32]:
+        return self.starts.astype(np.int32)
+
     def table(self, documents: Ints, values: npt.NDArray[np.generic] | None = None) -> csr_matrix:
         """(n, n_tokens) sparse: the tokens of each document, with entry values (n_entries,) or 1."""
-        data = np.ones(len(self.token)) if values is None else np.asarray(values, dtype=np.float64)
-        whole = csr_matrix((data, self.token, self.starts), shape=(len(self.kind), len(self.weight)))
-        return whole[documents]
+        sizes = self.starts[documents + 1] - self.starts[documents]
+        entries = _ranges(self.starts[documents], sizes)
+        data = np.ones(len(entries)) if values is None else values[entries].astype(np.float64)
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        return csr_matrix((data, self._columns[entries], starts), shape=(len(documents), len(self.weight)))
 
     def shared(self, documents: Ints, others: Ints) -> Floats:
         """(n,) weighted number of tokens that two documents share, pair by pair; 0 where the other is -1."""
@@ -293,101 +300,40 @@ class Index:
         return weighted @ results.T.tocsr()
 
 
-class _Reader:
-    """Collects the documents and calls of one trajectory after another."""
+class Part:
+    """The entries of some documents (n,) of an index.
 
-    def __init__(self) -> None:
-        self.vocabulary = Vocabulary()
-        self.ids: list[npt.NDArray[np.int32]] = []
-        self.kind: list[int] = []
-        self.run: list[int] = []
-        self.message_start = [0]
-        self.message_text: list[int] = []
-        self.message_call: list[int] = []
-        self.interactions: list[Interaction] = []
-        self.rows: list[tuple[int, ...]] = []
-        self.turn = 0
+    Attributes:
+        entry: (m,) their numbers, by which arrays (n_entries,) of the index are asked.
+        document, token: (m,) as in ``Index``.
+        size: (n,) weighted number of tokens of each document.
+    """
 
-    def read(self, trajectory: Trajectory) -> None:
-        run = len(self.message_start) - 1
-        made: dict[int, list[Interaction]] = {}
-        answered = {}
-        for interaction in trajectory.interactions:
-            if interaction.result_index is not None:
-                made.setdefault(interaction.call_index, []).append(interaction)
-                answered[interaction.result_index] = interaction
-        first = len(self.interactions)
-        order = {}
-        for batch in made.values():
-            for interaction in batch:
-                order[interaction.result_index] = first + len(order)
-        arguments: dict[int | None, int] = {}
-        outputs: dict[int | None, int] = {}
-        turns: dict[int, int] = {}
-        before_is_user: dict[int, bool] = {}
-        role = ""
-        self.turn += 1
-        for number, message in enumerate(trajectory.messages):
-            before_is_user[number], role = role == "user", message.role
-            text, call = -1, -1
-            if role == "tool":
-                if number in answered:
-                    call = order[number]
-                    outputs[number] = self._add(message.content or "", RESULT, run)
-            elif message.content and role in ("assistant", "user"):
-                kind = USER if role == "user" else NARRATION if message.tool_calls else ASSISTANT
-                text = self._add(message.content, kind, run)
-            if role == "user":
-                self.turn += 1
-            turns[number] = self.turn
-            for interaction in made.get(number, ()):
-                values = " ".join(leaves(interaction.call.arguments))
-                arguments[interaction.result_index] = self._add(values, ARGUMENTS, run)
-                call = order[interaction.result_index] if call < 0 else call
-            self.message_text.append(text)
-            self.message_call.append(call)
-        self.message_start.append(len(self.message_text))
+    def __init__(self, index: Index, documents: Ints) -> None:
+        sizes = index.starts[documents + 1] - index.starts[documents]
+        self.entry: Ints = _ranges(index.starts[documents], sizes)
+        self.document: Ints = index.document[self.entry]
+        self.token: Ints = index.token[self.entry]
+        self.size: Floats = index.size[documents]
+        self._weight: Floats = index.entry_weight[self.entry]
+        self._starts: Ints = np.concatenate([[0], np.cumsum(sizes)])
 
-        tools: dict[tuple[str, str], int] = {}
-        keys: dict[tuple[int, bytes], int] = {}
-        answers: dict[str, int] = {}
-        # Numbers that are equal in one run only: each run starts where the numbers of the one before can't reach.
-        base = first * 3
-        for index, batch in made.items():
-            for it in batch:
-                called = it.call
-                tool = tools.setdefault((called.requestor, called.name), base + len(tools))
-                given = orjson.dumps(called.arguments, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-                self.rows.append(
-                    (
-                        run,
-                        index,
-                        it.result_index or 0,
-                        arguments[it.result_index],
-                        outputs[it.result_index],
-                        tool,
-                        keys.setdefault((tool, given), base + len(keys)),
-                        answers.setdefault(it.result.strip(), base + len(answers)),
-                        it.error,
-                        called.requestor == "assistant",
-                        turns[index],
-                        len(batch),
-                        before_is_user[index],
-                    )
-                )
-                self.interactions.append(it)
+    def total(self, condition: npt.NDArray[Any]) -> Floats:
+        """(n,) weighted number of the tokens of each document for which a condition (m,) holds."""
+        return _sums(self._weight * condition, self._starts)
 
-    def _add(self, text: str, kind: int, run: int) -> int:
-        self.ids.append(self.vocabulary.ids(text, kind == NARRATION))
-        self.kind.append(kind)
-        self.run.append(run)
-        return len(self.kind) - 1
 
-    def calls(self) -> Calls:
-        columns = np.array(self.rows, dtype=np.int64).reshape(-1, 13).T
-        run, call, result, arguments, output, tool, key, answer, error, assistant, turn, batch, after_user = columns
-        flags = error == 1, assistant == 1
-        return Calls(
-            run, call, result, arguments, output, tool, key, answer, *flags, turn, batch, after_user == 1,
-            tuple(self.interactions),
-        )  # fmt: skip
+def _sums(values: npt.NDArray[Any], starts: Ints) -> Floats:
+    """(n,) sums of the stretches of values that begin at ``starts`` (n + 1,); several times faster than a bincount."""
+    found = np.zeros(len(starts) - 1)
+    filled = np.flatnonzero(starts[1:] > starts[:-1])
+    if len(filled):
+        found[filled] = np.add.reduceat(values, starts[filled])
+    return found
+
+
+def _ranges(starts: Ints, sizes: Ints) -> Ints:
+    """``starts[0], starts[0] + 1, ...`` for ``sizes[0]`` numbers, then the same for the next start, and so on."""
+    ends = np.cumsum(sizes)
+    places: Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)
+    return places

@@ -27,9 +27,8 @@ FEATURES: tuple[Feature, ...] = (
 
 def compute(index: Index) -> Values:
     """The features of every call of the batch; each value has shape (n_calls,)."""
-    own = index.calls.arguments
-    size = index.size[own]
-    document, token = index.document, index.token
+    own = index.part(index.calls.arguments)
+    size, document, token, entry = own.size, own.document, own.token, own.entry
     by_user = index.first_in(USER)[token] < document
     by_result = index.first_in(RESULT)[token] < document
     by_assistant = index.first_in(ASSISTANT, NARRATION, ARGUMENTS)[token] < document
@@ -37,7 +36,7 @@ def compute(index: Index) -> Values:
     codes = index.specific[token]
 
     def part(condition: np.ndarray) -> np.ndarray:
-        return ratio(index.total(condition)[own], size)
+        return ratio(own.total(condition), size)
 
     return {
         "arguments.size": size,
@@ -46,10 +45,10 @@ def compute(index: Index) -> Values:
         "arguments.from_result": part(by_result),
         "arguments.from_assistant": part(by_assistant & ~by_user & ~by_result),
         "arguments.from_nowhere": part(unknown),
-        "arguments.codes_from_nowhere": ratio(index.total(unknown & codes)[own], index.total(codes)[own]),
-        "arguments.proposed": part(index.stands_in_previous(ASSISTANT)),
-        "arguments.in_last_user": part(index.stands_in_previous(USER)),
-        "arguments.in_last_result": part(index.stands_in_previous(RESULT)),
+        "arguments.codes_from_nowhere": ratio(own.total(unknown & codes), own.total(codes)),
+        "arguments.proposed": part(index.stands_in_previous(ASSISTANT)[entry]),
+        "arguments.in_last_user": part(index.stands_in_previous(USER)[entry]),
+        "arguments.in_last_result": part(index.stands_in_previous(RESULT)[entry]),
         "arguments.words": part(~codes),
         "arguments.used_later": part(index.last_in(ARGUMENTS)[token] > document),
         "arguments.said_later": part(index.last_in(ASSISTANT)[token] > document),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepsieve.data.features.groups import Grouping
-from stepsieve.data.features.index import Index, Ints
+from stepsieve.data.features.index import Bools, Index, Ints
 from stepsieve.data.features.registry import Feature, Values, count, flag, share
 
 FEATURES: tuple[Feature, ...] = (
@@ -57,8 +57,9 @@ def compute(index: Index) -> Values:
     }
 
 
-def _same_tool(tool: Ints, other: Ints) -> np.ndarray:
-    return (other >= 0) & (tool[other] == tool)
+def _same_tool(tool: Ints, other: Ints) -> Bools:
+    same: Bools = (other >= 0) & (tool[other] == tool)
+    return same
 
 
 def _alike(index: Index, other: Ints) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepsieve.data.features.index import ARGUMENTS, ASSISTANT, RESULT, USER, Index, Ints
+from stepsieve.data.features.groups import Grouping
+from stepsieve.data.features.index import ARGUMENTS, ASSISTANT, RESULT, USER, Index, Ints, Part
 from stepsieve.data.features.registry import Feature, Values, count, flag, ratio, share
 
 FEATURES: tuple[Feature, ...] = (
@@ -31,33 +32,37 @@ FEATURES: tuple[Feature, ...] = (
 
 def compute(index: Index) -> Values:
     """The features of every call of the batch; each value has shape (n_calls,)."""
-    calls, document, token = index.calls, index.document, index.token
-    own = calls.output
-    size = index.size[own]
+    calls = index.calls
+    own = index.part(calls.output)
+    size, document, token = own.size, own.document, own.token
     new = index.first[token] == document
-    new_size = index.total(new)[own]
+    new_size = own.total(new)
     codes = index.specific[token]
     in_arguments = index.last_in(ARGUMENTS)[token] > document
-    in_next_text = index.stands_in_next(ASSISTANT)
+    in_next_text = index.stands_in_next(ASSISTANT)[own.entry]
     first_user = index.first_in(USER)
     said = first_user[token] < document
-    before = index.previous_in(RESULT)
+    before = index.previous_in(RESULT)[own.entry]
     turn = np.full(len(index.kind), -1)
-    turn[own] = calls.turn
+    turn[calls.output] = calls.turn
+
+    # An identical call that got an identical answer knew all of it, an empty answer too.
+    identical = Grouping(calls.key).previous
+    seen = (identical >= 0) & (calls.answer[identical] == calls.answer)
 
     def part(condition: np.ndarray) -> np.ndarray:
-        return ratio(index.total(condition)[own], size)
+        return ratio(own.total(condition), size)
 
     def part_of_new(condition: np.ndarray) -> np.ndarray:
-        return ratio(index.total(new & condition)[own], new_size)
+        return ratio(own.total(new & condition), new_size)
 
     return {
         "result.size": size,
         "result.empty": size == 0,
-        "result.known": ratio(size - new_size, size),
-        "result.known_from_one": ratio(_largest_overlap(index), size),
+        "result.known": np.where(seen, 1.0, ratio(size - new_size, size)),
+        "result.known_from_one": np.where(seen, 1.0, ratio(_largest_overlap(index), size)),
         "result.known_from_turn": part((before >= 0) & (turn[before] == turn[document])),
-        "result.known_from_results": part(before >= 0),
+        "result.known_from_results": np.where(seen, 1.0, part(before >= 0)),
         "result.new": new_size,
         "result.new_in_arguments": part_of_new(in_arguments),
         "result.new_in_text": part_of_new(index.last_in(ASSISTANT)[token] > document),
@@ -66,12 +71,12 @@ def compute(index: Index) -> Values:
         "result.new_in_results": part_of_new(index.last_in(RESULT)[token] > document),
         "result.in_next_text": part(in_next_text),
         "result.in_arguments": part(in_arguments),
-        "result.codes_in_next_text": ratio(index.total(new & codes & in_next_text)[own], index.total(new & codes)[own]),
-        "result.meets_user": ratio(index.total(said)[own], index.weight_seen(first_user, own)),
+        "result.codes_in_next_text": ratio(own.total(new & codes & in_next_text), own.total(new & codes)),
+        "result.meets_user": ratio(own.total(said), index.weight_seen(first_user, calls.output)),
         "result.meets_user_codes": ratio(
-            index.total(said & codes)[own], index.weight_seen(first_user, own, index.specific)
+            own.total(said & codes), index.weight_seen(first_user, calls.output, index.specific)
         ),
-        "result.first_use": _first_use(index, new),
+        "result.first_use": _first_use(index, own, new),
     }
 
 
@@ -84,13 +89,13 @@ def _largest_overlap(index: Index) -> np.ndarray:
     return largest
 
 
-def _first_use(index: Index, new: np.ndarray) -> np.ndarray:
+def _first_use(index: Index, own: Part, new: np.ndarray) -> np.ndarray:
     """(n_calls,) calls until one takes a new value as an argument; NaN where none does."""
     calls: Ints = np.full(len(index.kind), -1)
     calls[index.calls.arguments] = np.arange(len(index.calls))
-    use = index.next_in(ARGUMENTS)
+    use = index.next_in(ARGUMENTS)[own.entry]
     rows = np.flatnonzero(new & (use >= 0))
     nearest = np.full(len(index.kind), len(index.calls))
-    np.minimum.at(nearest, index.document[rows], calls[use[rows]])
+    np.minimum.at(nearest, own.document[rows], calls[use[rows]])
     found = nearest[index.calls.output]
     return np.where(found < len(index.calls), found - np.arange(len(index.calls)), np.nan)

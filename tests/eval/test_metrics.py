@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score, precision_recall_fscore_support
+from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support, roc_auc_score
 
 from stepsieve.data.trajectory import ABNORMAL, DUPLICATED, EXPLORATORY, INCORRECT, REDUNDANCY_TYPES, Label
 from stepsieve.eval import metrics as m
@@ -288,6 +288,15 @@ def test_localisation_by_hand():
     assert m.localisation_auc([1, 0], [0.5, 0.5]) == 0.5
     assert math.isnan(m.localisation_auc([1, 1], [0.5, 0.6]))
     assert math.isnan(m.localisation_ap([0, 0], [0.5, 0.6]))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=2, max_size=40))
+def test_localisation_agrees_with_scikit_learn(steps):
+    truth, scores = (np.array(column) for column in zip(*steps, strict=True))
+    if truth.any():
+        assert m.localisation_ap(truth, scores / 6) == pytest.approx(average_precision_score(truth, scores))
+        if not truth.all():
+            assert m.localisation_auc(truth, scores / 6) == pytest.approx(roc_auc_score(truth, scores))
 
 
 def test_recall_at_precision_by_hand():

@@ -1,0 +1,28 @@
+"""``python -m stepsieve.data.features``: every feature with its type, range and meaning."""
+
+from __future__ import annotations
+
+import math
+
+from stepsieve.data.features import PAIR_FEATURES
+from stepsieve.data.features.registry import Feature
+
+
+def main() -> None:
+    """Print the registry, one feature per line."""
+    rows = [("feature", "type", "range", "meaning"), *((f.name, f.dtype, _range(f), f.doc) for f in PAIR_FEATURES)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+
+
+def _range(feature: Feature) -> str:
+    if feature.dtype == "bool":
+        return "0 or 1"
+    if math.isinf(feature.low):
+        return "any"
+    return f"{feature.low:g} up" if math.isinf(feature.high) else f"{feature.low:g} to {feature.high:g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The benchmark: official StepCls, EvidenceRet and StepDet of a checkpoint or of prediction files on annotated data.
+
+    python eval/bench.py --data DIR --checkpoint DIR                     # ours
+    python eval/bench.py --data DIR --predictions FILE [FILE ...]        # anyone's
+    python eval/bench.py --data DIR --checkpoint DIR --predictions FILE  # both, and the difference, paired
+
+A prediction file is a result file of the benchmark's own runner (classify, retrieve or detect) or the JSON Lines of
+eval/predict.py (StepDet). Each is scored on the units it answers. Where two are for one task, the first is compared
+with each other one on the units that both answer: paired bootstrap over tasks, and McNemar's exact test.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+
+from stepsieve.data.errors import DataError, require, run_cli
+from stepsieve.data.features import PAIR_FEATURES, pair_features, schema_hash
+from stepsieve.data.ingest import load
+from stepsieve.data.trajectory import Reference, Trajectory
+from stepsieve.eval import report
+from stepsieve.eval.results import CLS, TITLES, Answer, Predictions, read
+from stepsieve.eval.scores import Scores, compare, match, score
+from stepsieve.models import checkpoint
+
+# --- predictions of a checkpoint: one function per task --------------------------------------------------------------
+
+
+def classify_with(folder: Path, corpus: Sequence[Trajectory]) -> Predictions:
+    """StepCls: the type of every labelled step, given its evidence."""
+    head = checkpoint.load_head(folder, CLS, SCHEMAS)
+    rows = pair_features(corpus, [[(label.step, label.evidence) for label in run.labels or ()] for run in corpus])
+    steps: dict[tuple[str, Reference], list[Answer]] = {}
+    for run, matrix in zip(corpus, rows, strict=True):
+        for label, row in zip(run.labels or (), head.predict(matrix), strict=True):
+            answer = Answer(head.classes[int(row.argmax())], None, float(row.max()))
+            steps.setdefault((run.id, label.step), []).append(answer)
+    return Predictions(CLS, folder.name, str(folder), steps=steps)
+
+
+FROM_CHECKPOINT: dict[str, Callable[[Path, Sequence[Trajectory]], Predictions]] = {CLS: classify_with}
+"""Head -> what makes the predictions of its task."""
+
+SCHEMAS = {CLS: schema_hash(PAIR_FEATURES)}
+"""Head -> hash of the features that this version computes for it."""
+
+
+def predict_all(folder: Path, corpus: Sequence[Trajectory]) -> list[Predictions]:
+    """The predictions of every head of a checkpoint that is known here.
+
+    Raises:
+        DataError: no checkpoint, none of the heads, a file that was changed, or features of another version.
+    """
+    return [FROM_CHECKPOINT[task](folder, corpus) for task in checkpoint.head_names(folder, FROM_CHECKPOINT)]
+
+
+def seen_in_training(folder: Path, corpus: Sequence[Trajectory]) -> int:
+    """How many trajectories solve a task that one of the heads was trained on. Raises DataError as above."""
+    heads = [checkpoint.load_head(folder, task, SCHEMAS) for task in checkpoint.head_names(folder, FROM_CHECKPOINT)]
+    trained = {digest for head in heads for digest in head.provenance.get("tasks", ())}
+    return sum(checkpoint.group_digest(run.group) in trained for run in corpus)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def _arguments() -> Namespace:
+    parser = ArgumentParser("eval/bench.py", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, metavar="DIR", help="annotated trajectories: a folder or a file")
+    parser.add_argument("--checkpoint", metavar="DIR", help="a checkpoint directory; all its heads are measured")
+    parser.add_argument("--predictions", nargs="+", default=[], metavar="FILE", help="result files or JSON Lines")
+    parser.add_argument("--json", metavar="FILE", help="write {task: {slice: {metric: value}}}")
+    parser.add_argument("--out", metavar="DIR", help="write bench.md and plots (PNG; needs matplotlib, extra: plots)")
+    parser.add_argument("--seed", type=int, default=0, help="decides the bootstrap draws (default: 0)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    if not arguments.checkpoint and not arguments.predictions:
+        raise DataError("expected --checkpoint DIR or --predictions FILE, found neither")
+    if arguments.out:
+        require("matplotlib", "plots")
+    console = Console(width=None if Console().is_terminal else 120)
+    corpus = [run for run in load(arguments.data) if run.labels is not None]
+    if not corpus:
+        raise DataError("expected annotated trajectories, found none", file=arguments.data)
+
+    made: list[Predictions] = []
+    if arguments.checkpoint:
+        folder = Path(arguments.checkpoint)
+        made += predict_all(folder, corpus)
+        if seen := seen_in_training(folder, corpus):
+            warning = f"{seen} of {len(corpus)} trajectories solve a task that this checkpoint was trained on"
+            console.print(f"warning: {warning}; its figures here are not held out", style="yellow", highlight=False)
+    made += [read(path) for path in arguments.predictions]
+    sets = [match(predictions, corpus) for predictions in _distinct(made)]
+
+    results: dict[str, Scores] = {}
+    shown: list[tuple[str, str, Scores]] = []
+    for task in TITLES:
+        own = [items for items in sets if items.task == task]
+        for number, items in enumerate(own):
+            scores = score(items, arguments.seed)
+            results[task if number == 0 else f"{task} ({items.name})"] = scores
+            shown.append(
+                (task, report.coverage(TITLES[task], items.name, len(items), items.asked, items.foreign), scores)
+            )
+        for items in own[1:]:
+            scores = compare(own[0], items, arguments.seed)
+            results[f"{task}: {own[0].name} - {items.name}"] = scores
+            title = f"{TITLES[task]}: {own[0].name} (first) and {items.name} (second), on the units that both answer"
+            shown.append(("compare", title, scores))
+    standings = report.standings({(items.name, items.task): float(items.values().mean()) for items in sets})
+
+    for task, title, scores in shown:
+        console.print(report.bench_table(task, title, scores))
+    console.print(report.standings_table(standings))
+    if arguments.json:
+        content = orjson.dumps(results, option=orjson.OPT_INDENT_2) + b"\n"
+        checkpoint.write_atomic(Path(arguments.json), content)
+    if arguments.out:
+        from stepsieve.eval.plots import draw
+
+        out = Path(arguments.out)
+        images = [name for items in sets for name in draw(items, out)]
+        checkpoint.write_atomic(out / "bench.md", report.bench_markdown(shown, standings, images).encode())
+        console.print(f"report in {out}/bench.md", highlight=False)
+
+
+def _distinct(made: Sequence[Predictions]) -> list[Predictions]:
+    """The same under names that differ within a task: a name that occurs again becomes its file's, or is numbered."""
+    taken: Counter[tuple[str, str]] = Counter()
+    renamed = []
+    for predictions in made:
+        name = predictions.name
+        if taken[predictions.task, name]:
+            name = Path(predictions.file).stem
+        taken[predictions.task, name] += 1
+        if taken[predictions.task, name] > 1:
+            name = f"{name} ({taken[predictions.task, name]})"
+        renamed.append(replace(predictions, name=name))
+    return renamed
+
+
+if __name__ == "__main__":
+    run_cli(main)

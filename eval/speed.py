@@ -1,0 +1,187 @@
+"""How long features and prediction take, beside ``orjson.loads`` of the same bytes, on one core.
+
+    python -m stepsieve.eval.speed                               # simulated trajectories, a model trained on the fly
+    python -m stepsieve.eval.speed --data DIR --checkpoint DIR
+
+*Prediction* is StepCls on every labelled step. Times are CPU time of this process, the least of several repeats, with
+every library held to one thread. Each repeat reads the files anew, so that nothing is left over from the one before.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from stepsieve.data import redundancybench
+from stepsieve.data.errors import DataError, run_cli
+from stepsieve.data.features import PAIR_FEATURES, pair_features, schema_hash
+from stepsieve.data.ingest import load
+from stepsieve.data.simulate import simulate
+from stepsieve.data.trajectory import REDUNDANCY_TYPES, Trajectory
+from stepsieve.models import checkpoint
+from stepsieve.models.calibrate import Temperature
+from stepsieve.models.checkpoint import Head
+from stepsieve.models.scorer import create
+
+T = TypeVar("T")
+BAR = 8.0
+"""Features and prediction are to take at most this many times the time of ``orjson.loads``."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of CPU time for all trajectories, and what they were.
+
+    Attributes:
+        parse: ``orjson.loads`` of the files. read: reading them as trajectories.
+        features, predict: structured features, and probabilities from them.
+    """
+
+    trajectories: int
+    steps: int
+    megabytes: float
+    parse: float
+    read: float
+    features: float
+    predict: float
+
+    @property
+    def ratio(self) -> float:
+        """Features and prediction as a multiple of parsing."""
+        return (self.features + self.predict) / self.parse
+
+    def to_dict(self) -> dict[str, float]:
+        """Seconds per 1,000 trajectories, the ratio, and the size of what was measured."""
+        seconds = {name: getattr(self, name) for name in ("parse", "read", "features", "predict")}
+        return {
+            **{f"{name}_s_per_1000": value * 1000 / self.trajectories for name, value in seconds.items()},
+            "ratio": self.ratio,
+            "trajectories": self.trajectories,
+            "steps": self.steps,
+            "megabytes": self.megabytes,
+        }
+
+
+def measure(data: Path, folder: Path | None, repeats: int = 20) -> Speed:
+    """Times of a corpus, the least of ``repeats``; without a checkpoint a small model is trained first.
+
+    Raises:
+        DataError: no such corpus, nothing labelled in it, or no usable checkpoint.
+    """
+    files = [data] if data.is_file() else sorted(path for path in data.rglob("*.json") if path.is_file())
+    contents = [path.read_bytes() for path in files]
+    with threadpool_limits(1):
+        corpus = list(load(data))
+        steps = sum(len(run.labels or ()) for run in corpus)
+        if not steps:
+            raise DataError(f"expected labelled steps, found none in {len(corpus)} trajectories", file=data)
+        head = checkpoint.load_head(folder, "cls", {"cls": schema_hash(PAIR_FEATURES)}) if folder else _small(corpus)
+        _one_thread(head)
+        times: dict[str, list[float]] = {"parse": [], "read": [], "features": [], "predict": []}
+        for _ in range(repeats):
+            _timed(times["parse"], lambda: [orjson.loads(content) for content in contents])
+            fresh = _unread(_timed(times["read"], lambda: list(load(data))))
+            rows = _timed(times["features"], partial(_features, fresh))
+            _timed(times["predict"], partial(head.predict, rows))
+    size = sum(map(len, contents)) / 1e6
+    return Speed(len(corpus), steps, size, **{name: min(seconds) for name, seconds in times.items()})
+
+
+def _features(corpus: Sequence[Trajectory]) -> np.ndarray:
+    pairs = [[(label.step, label.evidence) for label in run.labels or ()] for run in corpus]
+    return np.vstack(pair_features(corpus, pairs))
+
+
+def _unread(corpus: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories without what they had already worked out: pairing calls with results counts as features."""
+    return [Trajectory(**{name: getattr(run, name) for name in Trajectory.__dataclass_fields__}) for run in corpus]
+
+
+def _small(corpus: Sequence[Trajectory]) -> Head:
+    """A gbdt of the usual size, trained on these very steps: as fast as any other, and good for nothing else."""
+    names = tuple(feature.name for feature in PAIR_FEATURES)
+    scorer = create("gbdt", names, len(REDUNDANCY_TYPES), threads=1)
+    labels = [REDUNDANCY_TYPES.index(label.type) for run in corpus for label in run.labels or ()]
+    scorer.fit(_features(corpus), np.array(labels, dtype=np.int64), np.ones(len(labels)))
+    return Head("cls", "gbdt", scorer, Temperature(), REDUNDANCY_TYPES, names, schema_hash(PAIR_FEATURES))
+
+
+def _one_thread(head: Head) -> None:
+    """LightGBM has a thread count of its own."""
+    parameters = getattr(head.scorer, "parameters", {})
+    if "num_threads" in parameters:
+        parameters["num_threads"] = 1
+
+
+def _timed(seconds: list[float], work: Callable[[], T]) -> T:
+    """What the work returns; its CPU time is appended."""
+    started = time.process_time()
+    done = work()
+    seconds.append(time.process_time() - started)
+    return done
+
+
+def _table(speed: Speed, name: str) -> Table:
+    size = f"{speed.trajectories} trajectories, {speed.steps} labelled steps, {speed.megabytes:.1f} MB"
+    title = f"{name}: {size}; one core"
+    table = Table(title=title, title_justify="left")
+    for column in ("", "s per 1,000 trajectories", "times orjson.loads"):
+        table.add_column(column, justify="right" if column else "left")
+    rows = {
+        "orjson.loads": speed.parse,
+        "features": speed.features,
+        "prediction": speed.predict,
+        "features and prediction": speed.features + speed.predict,
+        "reading, beside": speed.read,
+    }
+    for row, seconds in rows.items():
+        table.add_row(row, f"{seconds * 1000 / speed.trajectories:.3f}", f"{seconds / speed.parse:.1f}")
+    return table
+
+
+def _arguments() -> Namespace:
+    form = RawDescriptionHelpFormatter
+    parser = ArgumentParser("python -m stepsieve.eval.speed", description=__doc__, formatter_class=form)
+    parser.add_argument("--data", metavar="DIR", help="annotated trajectories: a folder or a file (default: simulated)")
+    parser.add_argument("--checkpoint", metavar="DIR", help="a checkpoint directory (default: train a model first)")
+    parser.add_argument("--simulated", type=int, default=200, metavar="N", help="how many to simulate (default: 200)")
+    parser.add_argument("--repeats", type=int, default=20, metavar="N", help="the least time of N counts (default: 20)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    for name in ("simulated", "repeats"):
+        if getattr(arguments, name) < 1:
+            raise DataError(f"expected at least 1, found {getattr(arguments, name)}", field=f"--{name}")
+    folder = Path(arguments.checkpoint) if arguments.checkpoint else None
+    if arguments.data:
+        speed = measure(Path(arguments.data), folder, arguments.repeats)
+    else:
+        with TemporaryDirectory() as temporary:
+            redundancybench.write(simulate(arguments.simulated, 0), Path(temporary))
+            speed = measure(Path(temporary), folder, arguments.repeats)
+    console = Console(width=None if Console().is_terminal else 120)
+    console.print(_table(speed, Path(arguments.data).name if arguments.data else "simulated"))
+    verdict = "within" if speed.ratio <= BAR else "over"
+    print(f"features and prediction take {speed.ratio:.1f} times orjson.loads: {verdict} the bar of {BAR:.0f}")
+    if arguments.json:
+        content = orjson.dumps(speed.to_dict(), option=orjson.OPT_INDENT_2) + b"\n"
+        checkpoint.write_atomic(Path(arguments.json), content)
+
+
+if __name__ == "__main__":
+    run_cli(main)
