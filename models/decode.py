@@ -71,7 +71,8 @@ class Cutoff:
     model; both are chosen on training folds.
 
     ``safe`` is for pruning, where deleting a necessary step is worse than keeping a redundant one: the least
-    probability of being redundant at which the wanted precision held on held-out folds; None where none reached it. With ``prune`` it decides alone.
+    probability of being redundant at which the wanted precision held on held-out folds; None where none reached it.
+    With ``prune`` it decides alone.
     """
 
     threshold: float = 0.5
