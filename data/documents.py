@@ -50,6 +50,7 @@ class _Zstd(io.RawIOBase):
     """A zstd stream whose errors are OSErrors, as those of gzip are."""
 
     def __init__(self, zstandard: Any, source: BinaryIO):
+        self.source = source
         self._reader = zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True)
         self._error = zstandard.ZstdError
 
@@ -72,25 +73,55 @@ def documents(file: BinaryIO, max_line: int) -> Iterator[tuple[int, object]]:
     Raises:
         DataError: an empty file.
     """
+    return ((number, parsed(document)) for number, document in raw_documents(file, max_line))
+
+
+def raw_documents(file: BinaryIO, max_line: int) -> Iterator[tuple[int, bytes | DataError]]:
+    """As :func:`documents`, but not parsed: :func:`parsed` does that, in this process or another.
+
+    In place of a line longer than ``max_line`` bytes comes the DataError that says so, and the next line follows. At
+    most one line of JSON Lines is in memory.
+
+    Raises:
+        DataError: an empty file.
+    """
     head = _lines(file, MAX_DOCUMENT)
     first = next(head, None)
     if first is None:
         raise DataError("expected JSON, found an empty file")
-    value = _value(first[1])
     second = next(head, None)
     if second is None:
-        yield 0, value
+        yield 0, first[1]
         return
-    if isinstance(value, DataError) and not _is_damaged_line(first[1], second[1]):
+    if isinstance(parsed(first[1]), DataError) and not _is_damaged_line(first[1], second[1]):
         yield 0, _whole(file, first[1], second[1])
         return
-    yield first[0], value
-    del value
-    yield second[0], _value(second[1])
+    yield first
+    yield second
     start = second[0]
     del first, second
-    for number, line in _lines(file, max_line, start):
-        yield number, _value(line)
+    yield from _lines(file, max_line, start)
+
+
+def parsed(document: object) -> object:
+    """The JSON value of a document; of one that is no JSON the DataError that says so. What is no bytes stays."""
+    if not isinstance(document, bytes):
+        return document
+    try:
+        return loads(document)
+    except DataError as error:
+        return error
+
+
+def consumed(file: BinaryIO) -> int:
+    """How many bytes of the file behind an :func:`opened` one have been read: of a compressed file, compressed ones."""
+    if isinstance(file, gzip.GzipFile):
+        return int(file.fileobj.tell()) if file.fileobj else 0
+    inner = getattr(file, "raw", None)
+    try:
+        return inner.source.tell() if isinstance(inner, _Zstd) else file.tell()
+    except OSError:
+        return 0
 
 
 def _lines(file: BinaryIO, limit: int, start: int = 0) -> Iterator[tuple[int, bytes | DataError]]:
@@ -106,26 +137,17 @@ def _lines(file: BinaryIO, limit: int, start: int = 0) -> Iterator[tuple[int, by
             yield number, line
 
 
-def _value(line: bytes | DataError) -> object:
-    if isinstance(line, DataError):
-        return line
-    try:
-        return loads(line)
-    except DataError as error:
-        return error
-
-
 def _is_damaged_line(first: bytes | DataError, second: bytes | DataError) -> bool:
     """Whether a first line that is not JSON is a bad line of JSON Lines, rather than the head of one long document."""
     return isinstance(first, DataError) or (
-        not first.lstrip().startswith(b"[") and first.rstrip() != b"{" and isinstance(_value(second), dict)
+        not first.lstrip().startswith(b"[") and first.rstrip() != b"{" and isinstance(parsed(second), dict)
     )
 
 
-def _whole(file: BinaryIO, first: bytes | DataError, second: bytes | DataError) -> object:
+def _whole(file: BinaryIO, first: bytes | DataError, second: bytes | DataError) -> bytes | DataError:
     if isinstance(first, DataError) or isinstance(second, DataError):
         return first if isinstance(first, DataError) else second
     data = b"".join((first, second, file.read(MAX_DOCUMENT)))
     if len(data) > MAX_DOCUMENT:
         return DataError(f"expected at most {MAX_DOCUMENT:,} bytes in one JSON document; JSON Lines has no such limit")
-    return _value(data)
+    return data

@@ -32,14 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from stepsieve.data import agentpile_runs, redundancybench
-from stepsieve.data.documents import documents, opened
+from stepsieve.data.documents import consumed, opened, parsed, raw_documents
 from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import dumps, found, loads
 from stepsieve.data.messages import MAX_TEXT, read_chat
+from stepsieve.data.shapes import FORMATS, detect, is_message, shape
 from stepsieve.data.trajectory import Trajectory
-
-FORMATS = ("redundancybench", "stepsieve", "openai", "tau-bench", "tau2-bench", "atif", "otlp", "claude-code")
-"""The names that ``format`` can take."""
 
 STDIN = "-"
 Report = Callable[[DataError], None]
@@ -69,6 +67,39 @@ class _Context:
         return replace(self, position=f"{self.position}:{position}" if self.position else str(position))
 
 
+@dataclass(frozen=True)
+class Document:
+    """A part of a file that is read on its own, not parsed yet: a line of JSON Lines, or else the whole file.
+
+    Attributes:
+        place: where it stands, for errors.
+        data: its bytes, or its JSON value where that is known already; of a whole session all its values.
+        is_line: it is one line among others.
+        end: how many bytes of the file were read with it; compressed ones of a compressed file.
+    """
+
+    place: str
+    data: object
+    format: str | None
+    context: _Context
+    is_line: bool
+    end: int
+
+    def makers(self) -> Iterator[Make]:
+        """What makes each of its trajectories, or fails."""
+        if self.format in _WHOLE_FILE and isinstance(self.data, list):
+            return _whole_file(self.format, self.data, self.context)
+        return _expanded(self.format, parsed(self.data), self.context)
+
+    def read(self, report: Report) -> Iterator[Trajectory]:
+        """Its trajectories; what is wrong with those that are left out goes to ``report``."""
+        for make in self.makers():
+            try:
+                yield from make()
+            except DataError as error:
+                report(error.at(file=self.place))
+
+
 def load(
     path: Path | str, format: str | None = None, *, report: Report | None = None, max_text: int = MAX_TEXT
 ) -> Iterator[Trajectory]:
@@ -90,6 +121,18 @@ def load(
     """
     _check_format(format)
     return _load(Path(path), format, report or _raise, max_text)
+
+
+def scan(path: Path | str, max_text: int = MAX_TEXT) -> Iterator[Document]:
+    """The parts of a file, or of standard input ("-"), in order, for :meth:`Document.read` here or in another process.
+
+    Raises:
+        DataError: while iterating, a file that can't be read at all.
+    """
+    try:
+        yield from _documents(Path(path), None, max_text)
+    except DataError as error:
+        raise error.at(file=path) from None
 
 
 def from_object(
@@ -116,25 +159,6 @@ def from_object(
     if len(trajectories) != 1:
         raise DataError(f"expected one trajectory, found {len(trajectories)}")
     return trajectories[0]
-
-
-def detect(value: object) -> str:
-    """The format of one JSON document. Raises DataError that lists the known ones where it is none of them."""
-    record = value[0] if isinstance(value, list) and value else value
-    if isinstance(record, dict):
-        if isinstance(record.get("simulations"), list):
-            return "tau2-bench"
-        if "traj" in record:
-            return "tau-bench"
-        if "resourceSpans" in record or "resource_spans" in record:
-            return "otlp"
-        if str(record.get("schema_version", "")).startswith("ATIF-"):
-            return "atif"
-        if "messages" in record:
-            return "openai" if _is_openai(record["messages"]) else "stepsieve"
-        if isinstance(value, list) and "role" in record:
-            return "openai"
-    raise DataError(f"expected one of the formats {', '.join(FORMATS)}, found {_shape(value)}")
 
 
 def _raise(error: DataError) -> None:
@@ -181,27 +205,30 @@ def _benchmark_folder(path: Path, format: str | None) -> Path | None:
 
 def _makers(path: Path, format: str | None, max_text: int) -> Iterator[tuple[str, Make]]:
     """What makes each trajectory of a file, and the place in the file to name where it fails."""
+    for document in _documents(path, format, max_text):
+        for make in document.makers():
+            yield document.place, make
+
+
+def _documents(path: Path, format: str | None, max_text: int) -> Iterator[Document]:
+    """What a file holds, each part to be read on its own."""
     stdin = str(path) == STDIN
     place = "stdin" if stdin else str(path)
     context = _Context("stdin" if stdin else _SUFFIXES.sub("", path.name), max_text, None if stdin else path)
     # A line twice as long as the text may be is not worth parsing: that would take several times its size in memory.
     with opened(context.path) as file:
-        lines = documents(file, 2 * max_text)
+        raw = raw_documents(file, 2 * max_text)
         head: list[tuple[int, object]] = []
         if format is None:
-            head, format = _detected(lines)
-        lines = chain(head, lines)
+            head, format = _detected((number, parsed(data)) for number, data in raw)
+        lines = chain(head, raw)
         if format in _WHOLE_FILE:
-            values = [value for _, value in lines]
-            # A session that is still being written can end in half a line.
-            records = [_usable(value) for value in values if format == "otlp" or not isinstance(value, DataError)]
-            for make in _whole_file(format, records, context):
-                yield place, make
+            values = [parsed(data) for _, data in lines]
+            yield Document(place, values, format, context, False, consumed(file))
             return
-        for number, value in lines:
+        for number, data in lines:
             where = f"{place}:{number}" if number else place
-            for make in _expanded(format, value, context.at(number) if number else context):
-                yield where, make
+            yield Document(where, data, format, context.at(number) if number else context, number > 0, consumed(file))
 
 
 def _detected(lines: Iterator[tuple[int, object]]) -> tuple[list[tuple[int, object]], str | None]:
@@ -248,7 +275,7 @@ def _expand(format: str, value: Any, context: _Context) -> Iterator[Make]:
     if format == "tau2-bench":
         yield from _tau2(value, context)
         return
-    single = format in ("openai", "stepsieve") and isinstance(value, list) and _is_message(value[:1])
+    single = format in ("openai", "stepsieve") and isinstance(value, list) and is_message(value[:1])
     if isinstance(value, list) and not single:
         if not value:
             raise DataError("expected at least one trajectory, found an empty list")
@@ -267,7 +294,13 @@ def _one(format: str, record: Any, context: _Context) -> Iterable[Trajectory]:
         raise error.at(trajectory=context.id) from None
 
 
-def _whole_file(format: str, records: list[Any], context: _Context) -> Iterator[Make]:
+def _whole_file(format: str, values: list[object], context: _Context) -> Iterator[Make]:
+    try:
+        # A session that is still being written can end in half a line.
+        records = [_usable(value) for value in values if format == "otlp" or not isinstance(value, DataError)]
+    except DataError as error:
+        yield partial(_failed, error)
+        return
     read = agentpile_runs.from_otlp if format == "otlp" else partial(agentpile_runs.from_session, path=context.path)
     yield partial(read, records, name=context.name, max_text=context.max_text)
 
@@ -319,7 +352,7 @@ def _tau(record: Any, context: _Context) -> Trajectory:
 def _tau2(value: Any, context: _Context) -> Iterator[Make]:
     """The simulations of a tau2-bench result file, or of a final_traces.json on its own."""
     if not isinstance(value, dict) or not isinstance(value.get("simulations"), list):
-        raise DataError(f"expected an object with simulations, found {_shape(value)}")
+        raise DataError(f"expected an object with simulations, found {shape(value)}")
     info = _at(value, "info")
     environment = _at(info, "environment_info")
     shared = {
@@ -390,28 +423,3 @@ def _text(record: Mapping[str, Any], *names: str) -> str:
 def _at(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = record.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "role" in value[0]
-
-
-def _is_openai(messages: object) -> bool:
-    """Whether any message has what only the OpenAI form has; else the form is our own."""
-    for message in messages if isinstance(messages, list) else ():
-        if isinstance(message, dict):
-            calls = message.get("tool_calls")
-            if any(
-                isinstance(call, dict) and "function" in call for call in (calls if isinstance(calls, list) else ())
-            ):
-                return True
-            if "tool_call_id" in message or isinstance(message.get("content"), list) or "function_call" in message:
-                return True
-    return False
-
-
-def _shape(value: object) -> str:
-    if isinstance(value, dict):
-        keys = ", ".join(repr(key) for key in list(value)[:5])
-        return f"an object with the keys {keys}" if keys else "an empty object"
-    return f"a list of {found(value[0])}" if isinstance(value, list) and value else found(value)

@@ -203,7 +203,10 @@ def _written(message: Message) -> dict[str, Any]:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    if not isinstance(value, (dict, list)):
-        return False
-    items = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper(item, levels - 1) for item in items)
+    level = [value]
+    for _ in range(levels):
+        inner = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
+        level = [item for item in inner if isinstance(item, (dict, list))]
+        if not level:
+            return False
+    return True

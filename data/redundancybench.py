@@ -63,7 +63,7 @@ def read(root: Path | str, report: Report | None = None, max_text: int = MAX_TEX
     """
     fail = report or _raise
     root = Path(root)
-    folders = _domain_folders(root)
+    folders = domain_folders(root)
     if not folders:
         fail(DataError(f"expected {HUMAN}/<domain>/{TRACES} or {AUTOMATED}/<domain>/{TRACES}", file=root))
     seen: set[str] = set()
@@ -89,7 +89,7 @@ def _raise(error: DataError) -> None:
     raise error
 
 
-def _domain_folders(root: Path) -> list[Path]:
+def domain_folders(root: Path) -> list[Path]:
     folders = [root, *sorted(root.glob("*/")), *sorted(root.glob(f"{HUMAN}/*/")), *sorted(root.glob(f"{AUTOMATED}/*/"))]
     return [folder for folder in folders if (folder / TRACES).is_file() or (folder / ANNOTATION).is_file()]
 
@@ -110,7 +110,7 @@ def _read_domain(folder: Path, fail: Report, max_text: int) -> Iterator[Trajecto
         fail(error.at(file=folder / ANNOTATION))
         return
 
-    human = _is_human(folder, simulations)
+    human, domain = _is_human(folder, simulations), folder.resolve().name
     by_key = _rows_by_key(rows, human, folder, fail)
     tasks = {str(task["id"]): task for task in reversed(task_records) if isinstance(task, dict) and "id" in task}
     keys = [_key(simulation, human) for simulation in simulations]
@@ -121,7 +121,7 @@ def _read_domain(folder: Path, fail: Report, max_text: int) -> Iterator[Trajecto
         try:
             if key is not None and repeated[key] > 1:
                 raise DataError(f"expected one trajectory of this id, found {repeated[key]}", trajectory=key)
-            trajectory = _trajectory(simulation, f"simulations[{index}]", human, folder.resolve().name, tasks, max_text)
+            trajectory = _trajectory(simulation, f"simulations[{index}]", human, domain, tasks, max_text)
         except DataError as error:
             fail(error.at(file=folder / TRACES, trajectory=key))
             continue

@@ -16,54 +16,76 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 from rich.console import Console
 
 from stepsieve.data.errors import DataError, require, run_cli
-from stepsieve.data.features import PAIR_FEATURES, pair_features, schema_hash
 from stepsieve.data.ingest import load
-from stepsieve.data.trajectory import Reference, Trajectory
+from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import report
-from stepsieve.eval.results import CLS, TITLES, Answer, Predictions, read
+from stepsieve.eval.metrics import Detection
+from stepsieve.eval.results import CLS, DET, RET, TITLES, Answer, Predictions, read
 from stepsieve.eval.scores import Scores, compare, match, score
 from stepsieve.models import checkpoint
+from stepsieve.models.judge import Judge
 
 # --- predictions of a checkpoint: one function per task --------------------------------------------------------------
 
 
-def classify_with(folder: Path, corpus: Sequence[Trajectory]) -> Predictions:
+def classify_with(judge: Judge, corpus: Sequence[Trajectory]) -> dict[str, Any]:
     """StepCls: the type of every labelled step, given its evidence."""
-    head = checkpoint.load_head(folder, CLS, SCHEMAS)
-    rows = pair_features(corpus, [[(label.step, label.evidence) for label in run.labels or ()] for run in corpus])
+    answers = judge.classify_batch(corpus, [[(label.step, label.evidence) for label in _labels(run)] for run in corpus])
+    return _by_step(corpus, [[Answer(own.choice, None, own.confidence) for own in asked] for asked in answers])
+
+
+def retrieve_with(judge: Judge, corpus: Sequence[Trajectory]) -> dict[str, Any]:
+    """EvidenceRet: the type and the evidence of every labelled step."""
+    answers = judge.retrieve_batch(corpus, [[label.step for label in _labels(run)] for run in corpus])
+    return _by_step(corpus, [[Answer(own.type, own.evidence, own.confidence) for own in asked] for asked in answers])
+
+
+def detect_with(judge: Judge, corpus: Sequence[Trajectory]) -> dict[str, Any]:
+    """StepDet: the triples of every trajectory that clear the checkpoint's own cutoff."""
+    answers = judge.detect_batch(corpus)
+    triples = [[Detection(own.step, own.type, own.evidence, own.confidence) for own in found] for found in answers]
+    return {"trajectories": dict(zip((run.id for run in corpus), triples, strict=True))}
+
+
+def _labels(run: Trajectory) -> Sequence[Label]:
+    return run.labels or ()
+
+
+def _by_step(corpus: Sequence[Trajectory], answers: Sequence[Sequence[Answer]]) -> dict[str, Any]:
     steps: dict[tuple[str, Reference], list[Answer]] = {}
-    for run, matrix in zip(corpus, rows, strict=True):
-        for label, row in zip(run.labels or (), head.predict(matrix), strict=True):
-            answer = Answer(head.classes[int(row.argmax())], None, float(row.max()))
+    for run, own in zip(corpus, answers, strict=True):
+        for label, answer in zip(_labels(run), own, strict=True):
             steps.setdefault((run.id, label.step), []).append(answer)
-    return Predictions(CLS, folder.name, str(folder), steps=steps)
+    return {"steps": steps}
 
 
-FROM_CHECKPOINT: dict[str, Callable[[Path, Sequence[Trajectory]], Predictions]] = {CLS: classify_with}
-"""Head -> what makes the predictions of its task."""
+FROM_CHECKPOINT: dict[str, Callable[[Judge, Sequence[Trajectory]], dict[str, Any]]] = {
+    CLS: classify_with,
+    RET: retrieve_with,
+    DET: detect_with,
+}
+"""Head -> what makes the predictions of its task, as the fields of ``Predictions`` that hold them."""
 
-SCHEMAS = {CLS: schema_hash(PAIR_FEATURES)}
-"""Head -> hash of the features that this version computes for it."""
 
-
-def predict_all(folder: Path, corpus: Sequence[Trajectory]) -> list[Predictions]:
-    """The predictions of every head of a checkpoint that is known here.
+def predict_all(judge: Judge, folder: Path, corpus: Sequence[Trajectory]) -> list[Predictions]:
+    """The predictions of a checkpoint for every task that it has the head of.
 
     Raises:
-        DataError: no checkpoint, none of the heads, a file that was changed, or features of another version.
+        DataError: a head that another one needs is not there.
     """
-    return [FROM_CHECKPOINT[task](folder, corpus) for task in checkpoint.head_names(folder, FROM_CHECKPOINT)]
+    tasks = [task for task in FROM_CHECKPOINT if task in judge.heads]
+    return [Predictions(task, folder.name, str(folder), **FROM_CHECKPOINT[task](judge, corpus)) for task in tasks]
 
 
-def seen_in_training(folder: Path, corpus: Sequence[Trajectory]) -> int:
-    """How many trajectories solve a task that one of the heads was trained on. Raises DataError as above."""
-    heads = [checkpoint.load_head(folder, task, SCHEMAS) for task in checkpoint.head_names(folder, FROM_CHECKPOINT)]
-    trained = {digest for head in heads for digest in head.provenance.get("tasks", ())}
+def seen_in_training(judge: Judge, corpus: Sequence[Trajectory]) -> int:
+    """How many trajectories solve a task that one of the heads was trained on."""
+    trained = {digest for head in judge.heads.values() for digest in head.provenance.get("tasks", ())}
     return sum(checkpoint.group_digest(run.group) in trained for run in corpus)
 
 
@@ -95,8 +117,9 @@ def main() -> None:
     made: list[Predictions] = []
     if arguments.checkpoint:
         folder = Path(arguments.checkpoint)
-        made += predict_all(folder, corpus)
-        if seen := seen_in_training(folder, corpus):
+        judge = Judge.from_pretrained(folder)
+        made += predict_all(judge, folder, corpus)
+        if seen := seen_in_training(judge, corpus):
             warning = f"{seen} of {len(corpus)} trajectories solve a task that this checkpoint was trained on"
             console.print(f"warning: {warning}; its figures here are not held out", style="yellow", highlight=False)
     made += [read(path) for path in arguments.predictions]

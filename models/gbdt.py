@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import lightgbm
 import numpy as np
 import numpy.typing as npt
 
 from stepsieve.models.scorer import Floats, Ints, Probabilities
+from stepsieve.models.trees import Trees
 
 
 class Gbdt:
@@ -48,24 +49,40 @@ class Gbdt:
             "force_row_wise": True,
             "verbosity": -1,
         }
-        self.booster: lightgbm.Booster | None = None
+        self.trees: Trees | None = None
+        self._booster: Any = None
 
     def fit(self, features: Floats, labels: Ints, weights: npt.NDArray[np.float64]) -> None:
+        import lightgbm
+
         data = lightgbm.Dataset(features, labels, weight=weights, feature_name=self.features, free_raw_data=True)
-        self.booster = lightgbm.train(self.parameters, data, self.rounds)
+        self._booster = lightgbm.train(self.parameters, data, self.rounds)
+        self.trees = Trees(self._booster.model_to_string())
 
     def predict_proba(self, features: Floats) -> Probabilities:
-        if self.booster is None:
-            raise RuntimeError("fit or load the model first")
+        trees = self._trained()
         if not len(features):
             return np.zeros((0, self.n_classes))
-        found = np.asarray(self.booster.predict(features, num_threads=self.threads), dtype=np.float64)
+        found = trees.predict(features, self.threads)
         return np.stack([1.0 - found, found], axis=1) if self.n_classes == 2 else found
 
+    @property
+    def booster(self) -> Any:
+        """The model as LightGBM's own ``Booster``, for what prediction alone can't do."""
+        import lightgbm
+
+        if self._booster is None:
+            self._booster = lightgbm.Booster(model_str=self._trained().text)
+        return self._booster
+
     def save(self, folder: Path) -> None:
-        if self.booster is None:
-            raise RuntimeError("fit or load the model first")
-        (folder / "model.txt").write_text(self.booster.model_to_string(), encoding="utf-8")
+        (folder / "model.txt").write_text(self._trained().text, encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        self.booster = lightgbm.Booster(model_str=(folder / "model.txt").read_text(encoding="utf-8"))
+        self._booster = None
+        self.trees = Trees((folder / "model.txt").read_text(encoding="utf-8"))
+
+    def _trained(self) -> Trees:
+        if self.trees is None:
+            raise RuntimeError("fit or load the model first")
+        return self.trees

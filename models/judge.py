@@ -8,6 +8,7 @@ judge.classify(trajectory, (4, 5), evidence=(2, 3)) # type of a redundant step, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from stepsieve.data import references
 from stepsieve.data.errors import DataError
 from stepsieve.data.features import (
     BATCH,
@@ -27,7 +29,7 @@ from stepsieve.data.features import (
     step_features,
 )
 from stepsieve.data.features.candidates import Candidates, candidates
-from stepsieve.data.features.index import Index
+from stepsieve.data.features.index import Bools, Floats, Index, Ints
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Reference, Trajectory
 from stepsieve.models import checkpoint
 from stepsieve.models.calibrate import Platt, log_probabilities
@@ -46,6 +48,12 @@ SCHEMAS: Mapping[str, str] = {
 
 WORTH_ASKING = 0.02
 """Below this probability of being redundant a step is not asked for its evidence: nine in ten of the work saved."""
+
+ROUNDING = 1e-9
+"""More than a product and a logistic function of floats are ever off by."""
+
+AT_ONCE = 512
+"""Steps whose candidates are compared at once: what bounds the memory that a batch takes."""
 
 PRETRAINED = Path(__file__).parent / "pretrained"
 
@@ -77,7 +85,8 @@ class Judge:
         """The type of a redundant step, given its evidence (StepCls).
 
         Raises:
-            KeyError: the step is not an answered interaction of the trajectory.
+            DataError: the step is no answered assistant call of the trajectory, the evidence names nothing in it, or
+                the checkpoint has not the head.
         """
         return self.classify_batch([trajectory], [[(step, evidence)]])[0][0]
 
@@ -85,12 +94,16 @@ class Judge:
         """The evidence and type of a redundant step (EvidenceRet).
 
         Raises:
-            KeyError: the step is not an answered interaction of the trajectory.
+            DataError: the step is no answered assistant call of the trajectory, or the checkpoint has not the heads.
         """
         return self.retrieve_batch([trajectory], [[step]])[0][0]
 
     def detect(self, trajectory: Trajectory) -> list[Prediction]:
-        """The redundant steps of a trajectory, the most confident first (StepDet)."""
+        """The redundant steps of a trajectory, the most confident first (StepDet).
+
+        Raises:
+            DataError: the checkpoint has not the heads.
+        """
         return self.detect_batch([trajectory])[0]
 
     # --- many --------------------------------------------------------------------------------------------------------
@@ -100,22 +113,28 @@ class Judge:
     ) -> list[list[ChoiceAnswer]]:
         """For each trajectory the answers for its (step, evidence) pairs."""
         head = self._head(CLS)
-        matrices = pair_features(trajectories, pairs)
+        asked = [
+            [(_step(run, step), _evidence(run, evidence)) for step, evidence in own]
+            for run, own in zip(trajectories, pairs, strict=True)
+        ]
+        matrices = pair_features(trajectories, asked)
         table = head.predict(np.vstack(matrices)) if matrices else np.zeros((0, len(REDUNDANCY_TYPES)))
         answers = iter([ChoiceAnswer(REDUNDANCY_TYPES, row) for row in table])
-        return [[next(answers) for _ in own] for own in pairs]
+        return [[next(answers) for _ in own] for own in asked]
 
     def retrieve_batch(
         self, trajectories: Sequence[Trajectory], steps: Sequence[Sequence[Reference]]
     ) -> list[list[Prediction]]:
         """For each trajectory the evidence and type of its redundant steps."""
+        self._need(RET, CLS)
+        asked = [[_step(run, step) for step in own] for run, own in zip(trajectories, steps, strict=True)]
         found: list[list[Prediction]] = []
         for start in range(0, len(trajectories), BATCH):
-            asked = steps[start : start + BATCH]
+            some = asked[start : start + BATCH]
             index = Index(trajectories[start : start + BATCH])
-            rows = np.array([index.row(run, step) for run, own in enumerate(asked) for step in own], dtype=np.int64)
-            answers = self._evidence(index, rows, step_features(index), np.ones(len(rows)))
-            found += [[next(answers) for _ in own] for own in asked]
+            rows = np.array([index.row(run, step) for run, own in enumerate(some) for step in own], dtype=np.int64)
+            answers = self._answers(index, rows, step_features(index), np.ones(len(rows)))
+            found += [[next(answers) for _ in own] for own in some]
         return found
 
     def detect_batch(self, trajectories: Sequence[Trajectory], everything: bool = False) -> list[list[Prediction]]:
@@ -124,6 +143,7 @@ class Judge:
         Args:
             everything: return every assistant step with its confidence instead of those that clear the cutoff.
         """
+        self._need(DET, RET, CLS)
         found: list[list[Prediction]] = []
         for start in range(0, len(trajectories), BATCH):
             found += self._detect(trajectories[start : start + BATCH], everything)
@@ -136,32 +156,56 @@ class Judge:
             raise DataError(f"expected a checkpoint with the head {task!r}, found {sorted(self.heads)}")
         return self.heads[task]
 
+    def _need(self, *tasks: str) -> None:
+        for task in tasks:
+            self._head(task)
+
     def _detect(self, trajectories: Sequence[Trajectory], everything: bool) -> list[list[Prediction]]:
         index = Index(trajectories)
         steps = step_features(index)
         rows = np.flatnonzero(index.calls.assistant)
         redundant = self._head(DET).predict(steps[rows])[:, 1]
         run = index.calls.run[rows]
-        if not everything:
-            asked = (redundant >= WORTH_ASKING) | _best_of_run(run, redundant)
-            rows, redundant, run = rows[asked], redundant[asked], run[asked]
-        answers = list(self._evidence(index, rows, steps, redundant))
-        confidence = self.triple.transform(np.array([answer.confidence for answer in answers]))
+        confidence = np.full(len(rows), -1.0)
+        answers: dict[int, Prediction] = {}
+
+        def ask(places: Ints) -> None:
+            own = list(self._answers(index, rows[places], steps, redundant[places]))
+            confidence[places] = self.triple.transform(np.array([answer.confidence for answer in own]))
+            answers.update(zip(places.tolist(), own, strict=True))
+
+        if everything:
+            ask(np.arange(len(rows)))
+        elif self.cutoff.prune:
+            ask(np.flatnonzero(redundant >= (math.inf if self.cutoff.safe is None else self.cutoff.safe)))
+        else:
+            # No triple is surer than its step is redundant: what can't clear the threshold is left out, and asked only
+            # where it could still be the best of its run, of which less is demanded.
+            at_most = self.triple.transform(redundant) + ROUNDING
+            least = min(self.cutoff.first, self.cutoff.threshold)
+            worth = (redundant >= WORTH_ASKING) & (at_most >= least)
+            first = worth & (at_most >= self.cutoff.threshold) | _best_of_run(run, redundant) & (at_most >= least)
+            ask(np.flatnonzero(first))
+            best = np.full(len(trajectories), -1.0)
+            np.maximum.at(best, run, confidence)
+            ask(np.flatnonzero(worth & ~first & (at_most >= best[run])))
         found: list[list[Prediction]] = [[] for _ in trajectories]
-        for place in np.argsort(-confidence, kind="stable"):
-            found[run[place]].append(replace(answers[place], confidence=float(confidence[place])))
+        for place in np.argsort(-confidence, kind="stable").tolist():
+            if place in answers:
+                found[run[place]].append(replace(answers[place], confidence=float(confidence[place])))
         return found if everything else [self.cutoff.returned(own) for own in found]
 
-    def _evidence(
-        self,
-        index: Index,
-        rows: npt.NDArray[np.int64],
-        steps: npt.NDArray[np.float32],
-        redundant: npt.NDArray[np.float64],
+    def _answers(
+        self, index: Index, rows: Ints, steps: npt.NDArray[np.float32], redundant: Floats
     ) -> Iterator[Prediction]:
         """The most probable type and evidence of each step; its confidence is multiplied by ``redundant``."""
-        if not len(rows):
-            return
+        for start in range(0, len(rows), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            yield from self._some_answers(index, rows[some], steps, redundant[some])
+
+    def _some_answers(
+        self, index: Index, rows: Ints, steps: npt.NDArray[np.float32], redundant: Floats
+    ) -> Iterator[Prediction]:
         ret, cls = self._head(RET), self._head(CLS)
         asked = candidates(index, rows)
         features = retrieval_features(index, asked, steps)
@@ -180,21 +224,35 @@ class Judge:
             )
 
 
-def evidence_probabilities(head: Head, features: npt.NDArray[np.float32], asked: Candidates) -> npt.NDArray[np.float64]:
+def _step(trajectory: Trajectory, step: Reference) -> Reference:
+    """The step as a reference. Raises DataError unless it is an answered assistant call of the trajectory."""
+    reference = references.parse(step)
+    references.validate_step(reference, trajectory)
+    return reference
+
+
+def _evidence(trajectory: Trajectory, evidence: Reference) -> Reference:
+    """The evidence as a reference. Raises DataError unless it names something in the trajectory."""
+    reference = references.parse(evidence)
+    references.validate_evidence(reference, trajectory)
+    return reference
+
+
+def evidence_probabilities(head: Head, features: npt.NDArray[np.float32], asked: Candidates) -> Floats:
     """(n,) P(evidence | step) of each candidate: the scorer's odds, normalised over the candidates of each step."""
     logs = log_probabilities(head.scorer.predict_proba(features))
     offsets = np.append(np.flatnonzero(np.diff(asked.question, prepend=-1)), len(asked.question))
     return head.calibration.transform_grouped(logs[:, 1] - logs[:, 0], offsets)
 
 
-def _leaders(question: npt.NDArray[np.int64], evidence: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _leaders(question: Ints, evidence: Floats) -> Bools:
     """(n,) candidates that can still win: a type is at least 1/4 probable, so none below a quarter of the best can."""
     starts = np.flatnonzero(np.diff(question, prepend=-1))
     best = np.repeat(np.maximum.reduceat(evidence, starts), np.diff(np.append(starts, len(question))))
     return evidence >= best / len(REDUNDANCY_TYPES)
 
 
-def _best_of_run(run: npt.NDArray[np.int64], value: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _best_of_run(run: Ints, value: Floats) -> Bools:
     """(n,) marks the greatest value of each run, the first of equals; runs ascend."""
     order = np.lexsort((-np.arange(len(run)), value, run))
     marked = np.zeros(len(run), dtype=bool)

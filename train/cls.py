@@ -13,7 +13,7 @@ from stepsieve.train.tasks import TASKS
 
 def main() -> None:
     config = parse("cls", __doc__)
-    train(TASKS["cls"], config)
+    train([TASKS["cls"]], config)
 
 
 if __name__ == "__main__":

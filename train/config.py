@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from stepsieve.data.errors import DataError
+from stepsieve.models.scorer import BASELINES
 
 TINY, INFINITY = 1e-9, float("inf")
 
@@ -70,7 +71,8 @@ class TrainConfig:
         train: train on this corpus alone, a folder, a file or "simulated"; data is then for testing only.
         split: how to divide the data; several names, as in "[human-cv, auto-cv]", are measured one after another. By
             default the cross-validations that the corpus allows.
-        backend: which model to train; the baselines (majority, rules, linear) are measured beside it.
+        backend: which model to train.
+        baselines: measure majority, rules and linear beside it.
         out: folder to write the checkpoint, metrics.json and report.md to.
         seed: decides the simulation, the folds, the models and the intervals.
         folds: number of folds of the cross-validations.
@@ -89,12 +91,13 @@ class TrainConfig:
     train: str | None = None
     split: str | list[str] | None = None
     backend: Literal["gbdt", "linear", "rules", "majority"] = "gbdt"
+    baselines: bool = True
     out: str = "runs/cls"
     seed: int = 0
     folds: int = 5
     inner_folds: int = 3
     simulated: int = 400
-    augment: int = 400
+    augment: int = 800
     min_precision: float | None = None
     on_error: Literal["raise", "skip"] = "raise"
     wandb: Literal["off", "offline", "online"] = "off"
@@ -111,6 +114,11 @@ class TrainConfig:
     def splits(self) -> list[str]:
         """The names of the splits asked for; none where the corpus decides."""
         return [self.split] if isinstance(self.split, str) else list(self.split or ())
+
+    @property
+    def backends(self) -> list[str]:
+        """What is measured, the model to train last."""
+        return [name for name in BASELINES if self.baselines and name != self.backend] + [self.backend]
 
     def options(self, backend: str) -> dict[str, Any]:
         """Constructor options of a backend."""

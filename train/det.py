@@ -13,7 +13,7 @@ from stepsieve.train.tasks import TASKS
 
 def main() -> None:
     config = parse("det", __doc__)
-    train(TASKS["det"], config)
+    train([TASKS["det"]], config)
 
 
 if __name__ == "__main__":

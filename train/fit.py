@@ -20,8 +20,8 @@ from stepsieve.models.decode import Cutoff, Prediction
 from stepsieve.models.judge import DET, Judge
 from stepsieve.models.scorer import Scorer, create
 from stepsieve.train.config import TrainConfig
-from stepsieve.train.heads import HEADS, HeadSpec, Table
-from stepsieve.train.tasks import Task, detection
+from stepsieve.train.heads import HEADS, HeadSpec, Table, simulated_table, tabulate
+from stepsieve.train.tasks import detection
 
 Tables = Mapping[str, Table]
 
@@ -29,70 +29,80 @@ SAFE = 0.99
 """Precision of the cutoff for pruning where none is asked for."""
 
 PLATEAU = 0.005
-"""Cutoffs whose metric is this close to the best are as good; of them the one that returns most is taken."""
+"""Cutoffs whose metric is this close to the best are as good."""
+
+THRESHOLDS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+FIRSTS = (0.3, 0.2, 0.1, 0.05, 0.02, 0.0)
+"""What is tried for the two demands of a ``Cutoff``."""
 
 
-def fit_judge(
-    task: Task,
-    backend: str,
-    runs: Sequence[Trajectory],
-    train: npt.NDArray[np.int64],
-    tables: Tables,
-    extra: Tables,
-    config: TrainConfig,
-) -> Judge:
-    """A judge with the heads of a task.
+class Training:
+    """What judges are trained on: a corpus as a table per head, and simulated examples that join every training set.
 
-    Args:
-        runs: the corpus; ``train`` (n,) the trajectories in it to train on.
-        tables: for each head the examples of the whole corpus.
-        extra: for each head further examples that join every training set, inner ones too, and are never calibrated
-            or tested on.
+    The simulated ones are never calibrated or tested on.
 
-    Raises:
-        DataError: nothing to train on.
+    Attributes:
+        runs: the trajectories of the corpus.
     """
-    specs = [HEADS[name] for name in task.heads]
-    inner = _inner_folds(runs, train, config)
-    scorers = [
-        [_scorer(spec, backend, tables, extra, train[inner != fold], config) for spec in specs]
-        for fold in _names(inner)
-    ]
-    heads = {}
-    for number, spec in enumerate(specs):
-        held_out = [
-            (tables[spec.name].of(train[inner == fold]), own[number])
-            for fold, own in zip(_names(inner), scorers, strict=True)
-        ]
-        scorer = _scorer(spec, backend, tables, extra, train, config)
-        heads[spec.name] = _head(spec, backend, scorer, _calibration(spec, held_out), tables, runs, train, config)
-    if DET in heads:
-        answered = []
-        for fold, own in zip(_names(inner), scorers, strict=True):
-            judge = Judge(
-                {spec.name: replace(heads[spec.name], scorer=scorer) for spec, scorer in zip(specs, own, strict=True)}
-            )
-            tested = [runs[i] for i in train[inner == fold]]
-            answered += list(zip(tested, judge.detect_batch(tested, everything=True), strict=True))
-        if answered:
-            heads[DET] = replace(heads[DET], settings=_detection_settings(answered, config.min_precision))
-    return Judge(heads)
 
+    def __init__(
+        self, runs: Sequence[Trajectory], heads: Sequence[str], simulated: Sequence[Trajectory], config: TrainConfig
+    ) -> None:
+        self.runs = runs
+        self.specs = [HEADS[name] for name in heads]
+        self.config = config
+        self.tables: Tables = {name: tabulate(HEADS[name], runs) for name in heads}
+        self.extra: Tables = {name: simulated_table(HEADS[name], simulated) for name in heads}
 
-def _scorer(
-    spec: HeadSpec, backend: str, tables: Tables, extra: Tables, train: npt.NDArray[np.int64], config: TrainConfig
-) -> Scorer:
-    own, more = tables[spec.name].of(train), extra[spec.name]
-    if not len(own) + len(more):
-        raise DataError(f"expected labelled steps to train {spec.name} on, found none")
-    names = [feature.name for feature in spec.features]
-    scorer = create(backend, names, len(spec.classes), config.seed, **config.options(backend))
-    scorer.fit(
-        np.vstack([own.features, more.features]),
-        np.concatenate([own.labels, more.labels]),
-        np.concatenate([own.weights, more.weights]),
-    )
-    return scorer
+    def fit(self, backend: str, train: npt.NDArray[np.int64]) -> Judge:
+        """A calibrated judge from the trajectories ``train`` (n,) of the corpus.
+
+        Raises:
+            DataError: nothing to train on.
+        """
+        inner = _inner_folds(self.runs, train, self.config)
+        parts = [train[inner == fold] for fold in _names(inner)]
+        scorers = [[self._scorer(spec, backend, np.setdiff1d(train, part)) for spec in self.specs] for part in parts]
+        heads = {}
+        for number, spec in enumerate(self.specs):
+            held_out = [
+                (self.tables[spec.name].of(part), own[number]) for part, own in zip(parts, scorers, strict=True)
+            ]
+            heads[spec.name] = self._head(spec, backend, _calibration(spec, held_out), train)
+        if DET in heads and parts:
+            answered = []
+            for part, own in zip(parts, scorers, strict=True):
+                inner_heads = {s.name: replace(heads[s.name], scorer=own[k]) for k, s in enumerate(self.specs)}
+                tested = [self.runs[i] for i in part]
+                answered += list(zip(tested, Judge(inner_heads).detect_batch(tested, everything=True), strict=True))
+            heads[DET] = replace(heads[DET], settings=_detection_settings(answered, self.config.min_precision))
+        return Judge(heads)
+
+    def _scorer(self, spec: HeadSpec, backend: str, train: npt.NDArray[np.int64]) -> Scorer:
+        own, more = self.tables[spec.name].of(train), self.extra[spec.name]
+        if not len(own) + len(more):
+            raise DataError(f"expected labelled steps to train {spec.name} on, found none")
+        names = [feature.name for feature in spec.features]
+        scorer = create(backend, names, len(spec.classes), self.config.seed, **self.config.options(backend))
+        scorer.fit(
+            np.vstack([own.features, more.features]),
+            np.concatenate([own.labels, more.labels]),
+            np.concatenate([own.weights, more.weights]),
+        )
+        return scorer
+
+    def _head(self, spec: HeadSpec, backend: str, calibration: Temperature, train: npt.NDArray[np.int64]) -> Head:
+        provenance = {
+            "examples": len(np.unique(self.tables[spec.name].of(train).example)),
+            "trajectories": len(train),
+            "seed": self.config.seed,
+            "options": self.config.options(backend),
+            "tasks": sorted({group_digest(self.runs[i].group) for i in train}),
+        }
+        names = tuple(feature.name for feature in spec.features)
+        scorer = self._scorer(spec, backend, train)
+        schema = schema_hash(spec.features)
+        return Head(spec.name, backend, scorer, calibration, spec.classes, names, schema, provenance)
 
 
 def _calibration(spec: HeadSpec, held_out: Sequence[tuple[Table, Scorer]]) -> Temperature:
@@ -109,28 +119,6 @@ def _calibration(spec: HeadSpec, held_out: Sequence[tuple[Table, Scorer]]) -> Te
     return Temperature.fit_grouped(
         logs[:, 1] - logs[:, 0], np.concatenate([[0], np.cumsum(sizes)]), np.flatnonzero(labels)
     )
-
-
-def _head(
-    spec: HeadSpec,
-    backend: str,
-    scorer: Scorer,
-    calibration: Temperature,
-    tables: Tables,
-    runs: Sequence[Trajectory],
-    train: npt.NDArray[np.int64],
-    config: TrainConfig,
-) -> Head:
-    own = tables[spec.name].of(train)
-    provenance = {
-        "examples": len(np.unique(own.example)),
-        "trajectories": len(train),
-        "seed": config.seed,
-        "options": config.options(backend),
-        "tasks": sorted({group_digest(runs[i].group) for i in train}),
-    }
-    names = tuple(feature.name for feature in spec.features)
-    return Head(spec.name, backend, scorer, calibration, spec.classes, names, schema_hash(spec.features), provenance)
 
 
 def _detection_settings(
@@ -158,16 +146,20 @@ def _calibrated(triple: Platt, own: Sequence[Prediction]) -> npt.NDArray[np.floa
 
 
 def _best_cutoff(ranked: Sequence[tuple[Trajectory, list[Prediction]]]) -> Cutoff:
-    """The least threshold whose mean Avg P@K is within ``PLATEAU`` of the best, each run keeping its first triple."""
+    """The cutoff of best mean Avg P@K: of those within ``PLATEAU`` the least threshold, since it finds most, and then
+    the greatest demand on a run's first triple, since a clean run should get none."""
     positive = [(run.labels, own) for run, own in ranked if run.labels]
     if not positive:
         return Cutoff()
-    cutoffs = [Cutoff(round(threshold, 2)) for threshold in np.arange(0.05, 0.96, 0.05).tolist()]
-    scores = []
-    for cutoff in cutoffs:
+
+    def score(cutoff: Cutoff) -> float:
         returned = [[detection(p) for p in cutoff.returned(own)] for _, own in positive]
-        scores.append(metrics.detection_scores(returned, [labels for labels, _ in positive])["avg_p@k"].mean())
-    return next(cutoff for cutoff, score in zip(cutoffs, scores, strict=True) if score >= max(scores) - PLATEAU)
+        return float(metrics.detection_scores(returned, [labels for labels, _ in positive])["avg_p@k"].mean())
+
+    scores = {threshold: score(Cutoff(threshold)) for threshold in THRESHOLDS}
+    enough = max(scores.values()) - PLATEAU
+    threshold = next(threshold for threshold, value in scores.items() if value >= enough)
+    return next(c for c in (Cutoff(threshold, first) for first in FIRSTS) if score(c) >= enough or not c.first)
 
 
 def safe_cutoff(

@@ -208,7 +208,7 @@ def step_examples(trajectories: Sequence[Trajectory]) -> list[list[Example]]:
 
 
 HEADS: dict[str, HeadSpec] = {
-    CLS: HeadSpec(CLS, REDUNDANCY_TYPES, PAIR_FEATURES, False, 400, 1.0, type_examples),
+    CLS: HeadSpec(CLS, REDUNDANCY_TYPES, PAIR_FEATURES, False, 800, 3.0, type_examples),
     RET: HeadSpec(RET, ("other", "evidence"), RETRIEVAL_FEATURES, True, 150, 0.3, evidence_examples),
     DET: HeadSpec(DET, ("necessary", "redundant"), STEP_FEATURES, False, 400, 0.3, step_examples),
 }

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,73 +27,85 @@ from stepsieve.data.splits import Fold, default_splits, make_folds
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.eval.report import markdown_report, metrics_table
 from stepsieve.models import checkpoint
-from stepsieve.models.scorer import BASELINES
 from stepsieve.train.config import TrainConfig
-from stepsieve.train.fit import fit_judge
-from stepsieve.train.heads import HEADS, simulated_table, tabulate
+from stepsieve.train.fit import Training
 from stepsieve.train.outcome import write_predictions
 from stepsieve.train.tasks import Answered, Report, Task
 
 
-def train(task: Task, config: TrainConfig) -> None:
-    """Run a task: measure every split, then train on everything and save."""
+def train(tasks: Sequence[Task], config: TrainConfig) -> None:
+    """Run tasks that share their heads: measure every split, then train on everything and save."""
     started = time.perf_counter()
     console = Console(stderr=True)
     out = Path(config.out)
     known = _known_metrics(out)
     corpus = load_corpus(config.data, config, console)
     source = load_corpus(config.train, config, console) if config.train else None
-    runs = corpus if source is None else source
-    tables = {name: tabulate(HEADS[name], runs) for name in task.heads}
     simulated = _augmentation(config, corpus, source)
-    extra = {name: simulated_table(HEADS[name], simulated) for name in task.heads}
-    backends = [name for name in BASELINES if name != config.backend] + [config.backend]
+    heads = list(dict.fromkeys(head for task in tasks for head in task.heads))
+    training = Training(corpus if source is None else source, heads, simulated, config)
     # All folds before the first training: a split that can't be made is found out at once.
     chosen = {
         split: make_folds(corpus, split, config.seed, config.folds) for split in config.splits or default_splits(corpus)
     }
+    if source is not None:
+        chosen = {
+            f"{_label(config.train)}-to-{split}": [_from_source(fold, corpus, source) for fold in folds]
+            for split, folds in chosen.items()
+        }
 
-    results: dict[str, dict[str, Report]] = {}
-    predicted: dict[str, list[Answered]] = {}
-    with _tracking(task, config) as log, _progress(console) as progress:
+    results: dict[str, dict[str, dict[str, Report]]] = {task.name: {} for task in tasks}
+    predicted: dict[tuple[str, str], list[Answered]] = {}
+    with _tracking(tasks, config) as log, _progress(console) as progress:
         for split, folds in chosen.items():
-            name = split if source is None else f"{_label(config.train)}-to-{split}"
-            if source is not None:
-                folds = [_from_source(fold, corpus, source) for fold in folds]
-            bar = progress.add_task(f"{task.name} {name}", total=len(folds) * len(backends))
-            answered: dict[str, list[Answered]] = {backend: [] for backend in backends}
-            for fold in folds:
-                tested = [corpus[i] for i in fold.test]
-                if not any(run.labels for run in tested):
-                    raise DataError(f"expected labelled steps in test fold {fold.name} of split {split}, found none")
-                for backend in backends:
-                    judge = fit_judge(task, backend, runs, fold.train, tables, extra, config)
-                    answers = zip(tested, task.ask(judge, tested), strict=True)
-                    answered[backend] += [Answered(run, fold.name, own, judge.cutoff) for run, own in answers]
-                    progress.advance(bar)
-            results[name] = {backend: task.report(own, config.seed) for backend, own in answered.items()}
-            predicted[name] = answered[config.backend]
-            log(name, results[name])
+            bar = progress.add_task(split, total=len(folds) * len(config.backends))
+            for backend in config.backends:
+                answered = _held_out(tasks, training, corpus, folds, backend, partial(progress.advance, bar))
+                for task in tasks:
+                    results[task.name].setdefault(split, {})[backend] = task.report(answered[task.name], config.seed)
+                    predicted[task.name, split] = answered[task.name]
+            log(split, {name: splits[split] for name, splits in results.items()})
+        progress.add_task("final model", total=None)
+        judge = training.fit(config.backend, np.arange(len(training.runs)))
 
-        progress.add_task(f"{task.name} final model", total=None)
-        judge = fit_judge(task, config.backend, runs, np.arange(len(runs)), tables, extra, config)
-    own = {
-        split: {name: interval.to_dict() for name, interval in reports[config.backend].items()}
-        for split, reports in results.items()
-    }
     for name, head in judge.heads.items():
         data = {"data": _label(config.train or config.data), "simulated_trajectories": len(simulated)}
-        provenance = {**head.provenance, **data}
-        checkpoint.save(out, replace(head, provenance=provenance), own if name == task.name else {})
-    for name, items in predicted.items():
-        write_predictions(out / "predictions" / f"{task.name}-{name}-{config.backend}.json", task.name, items)
-    _write_reports(out, task, results, known, config)
+        measured = {split: reports[config.backend] for split, reports in results.get(name, {}).items()}
+        whole = {split: {k: v for k, v in report.items() if "[" not in k} for split, report in measured.items()}
+        checkpoint.save(out, replace(head, provenance={**head.provenance, **data}), _plain(whole))
+    for (name, split), items in predicted.items():
+        write_predictions(out / "predictions" / f"{name}-{split}-{config.backend}.json", name, items)
+    _write_reports(out, results, known, config)
     # A pipe has no width of its own, and a number cut short is worse than a long line.
-    Console(width=max(Console().width, 120)).print(metrics_table(task.name, results))
+    for task in tasks:
+        Console(width=max(Console().width, 150)).print(metrics_table(task.name, results[task.name]))
     print(
-        f"{task.name}: trained on {len(runs) + len(simulated)} trajectories in {time.perf_counter() - started:.1f} s; "
-        f"checkpoint in {out}, metrics in {out}/metrics.json, report in {out}/report.md"
+        f"{', '.join(task.name for task in tasks)}: trained on {len(training.runs)} trajectories and {len(simulated)} "
+        f"simulated ones in {time.perf_counter() - started:.1f} s; checkpoint in {out}, metrics in {out}/metrics.json, "
+        f"report in {out}/report.md"
     )
+
+
+def _held_out(
+    tasks: Sequence[Task],
+    training: Training,
+    corpus: Sequence[Trajectory],
+    folds: Sequence[Fold],
+    backend: str,
+    advance: Callable[[], None],
+) -> dict[str, list[Answered]]:
+    """What judges answer about the test trajectories of each fold, by task; each is trained on the fold's rest."""
+    answered: dict[str, list[Answered]] = {task.name: [] for task in tasks}
+    for fold in folds:
+        tested = [corpus[i] for i in fold.test]
+        if not any(run.labels for run in tested):
+            raise DataError(f"expected labelled steps in test fold {fold.name}, found none")
+        judge = training.fit(backend, fold.train)
+        for task in tasks:
+            answers = zip(tested, task.ask(judge, tested), strict=True)
+            answered[task.name] += [Answered(run, fold.name, own, judge.cutoff) for run, own in answers]
+        advance()
+    return answered
 
 
 def _progress(console: Console) -> Progress:
@@ -165,39 +178,43 @@ def _known_metrics(out: Path) -> dict[str, Any]:
     return known
 
 
+def _plain(reports: dict[str, Report]) -> dict[str, Any]:
+    """Reports by any key as JSON values."""
+    return {key: {name: interval.to_dict() for name, interval in report.items()} for key, report in reports.items()}
+
+
 def _write_reports(
-    out: Path, task: Task, results: dict[str, dict[str, Report]], known: dict[str, Any], config: TrainConfig
+    out: Path, results: dict[str, dict[str, dict[str, Report]]], known: dict[str, Any], config: TrainConfig
 ) -> None:
     """metrics.json and report.md; other tasks and splits that stood in metrics.json already are kept."""
-    for split, reports in results.items():
-        known.setdefault(task.name, {})[split] = {
-            backend: {name: interval.to_dict() for name, interval in report.items()}
-            for backend, report in reports.items()
-        }
+    for task, splits in results.items():
+        for split, reports in splits.items():
+            known.setdefault(task, {})[split] = _plain(reports)
     content = orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
     checkpoint.write_atomic(out / "metrics.json", content)
     checkpoint.write_atomic(out / "report.md", markdown_report(known, asdict(config)).encode())
 
 
 @contextmanager
-def _tracking(task: Task, config: TrainConfig) -> Iterator[Any]:
+def _tracking(tasks: Sequence[Task], config: TrainConfig) -> Iterator[Any]:
     """A function that logs a split's metrics: to Weights & Biases where asked for, else nowhere."""
     if config.wandb == "off":
-        yield lambda split, reports: None
+        yield lambda split, results: None
         return
     wandb = require("wandb", "wandb")
     run = wandb.init(
         project="stepsieve",
-        name=task.name,
+        name="-".join(task.name for task in tasks),
         mode=config.wandb,
         config=asdict(config),
         dir=config.out,
         settings=wandb.Settings(silent=True),
     )
 
-    def log(split: str, reports: dict[str, Report]) -> None:
-        for backend, report in reports.items():
-            run.log({f"{split}/{backend}/{name}": interval.value for name, interval in report.items()})
+    def log(split: str, results: dict[str, dict[str, Report]]) -> None:
+        for task, reports in results.items():
+            for backend, report in reports.items():
+                run.log({f"{task}/{split}/{backend}/{name}": value.value for name, value in report.items()})
 
     try:
         yield log

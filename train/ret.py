@@ -12,7 +12,7 @@ from stepsieve.train.tasks import TASKS
 
 def main() -> None:
     config = parse("ret", __doc__)
-    train(TASKS["ret"], config)
+    train([TASKS["ret"]], config)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ of earlier results that together hold most of what the step brought back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 from stepsieve.data.features import evidence
 from stepsieve.data.features.evidence import Resolved
-from stepsieve.data.features.index import COMMON, Floats, Index, Ints
+from stepsieve.data.features.index import COMMON, Floats, Index, Ints, ranges, sums
 from stepsieve.data.features.registry import Feature, columns, count, flag
 from stepsieve.data.references import POLICY, normalise
 from stepsieve.data.trajectory import Reference
@@ -37,6 +38,27 @@ RIVALS = ("all", "after", "before", "tool_after")
 
 JOINT_SOURCES, JOINT_KEPT = 6, 2
 """Joint references are tried among so many earlier results that hold most of the step's, and so many are kept."""
+
+
+class Window(NamedTuple):
+    """How many of a group's members are candidates: the nearest before and after the step, and the group's first."""
+
+    before: int
+    after: int
+    first: int = 0
+
+
+SHORT = 128
+"""A run of at most so many calls and texts has them all as candidates: that is far more than the benchmark's have."""
+
+AROUND = {"run": Window(24, 24), "tool": Window(8, 8, 4), "answer": Window(2, 2, 2), "key": Window(2, 2, 2)}
+"""In a longer run: the nearest calls, those of the step's tool, those with its answer, and the identical ones."""
+
+ALIKE = 20
+"""In a longer run: so many calls whose results share most with the step's."""
+
+TEXTS = Window(12, 12)
+"""In a longer run: the nearest texts. With the policy and joint references that makes about ``SHORT`` candidates."""
 
 
 @dataclass(frozen=True)
@@ -79,29 +101,101 @@ class Candidates:
 
 
 def candidates(index: Index, rows: Ints) -> Candidates:
-    """All candidates of the steps at positions ``rows`` in ``calls``."""
-    calls = index.calls
-    texts = np.unique(index.message_text[index.message_text >= 0])
-    call_start = np.searchsorted(calls.run, np.arange(len(index.trajectories) + 1))
-    text_start = np.searchsorted(index.run[texts], np.arange(len(index.trajectories) + 1))
-    parts: list[tuple[int, Ints, Ints, Ints]] = []
-    for question, row in enumerate(rows.tolist()):
-        run = int(calls.run[row])
-        own = np.arange(call_start[run], call_start[run + 1])
-        own = own[own != row]
-        said = texts[text_start[run] : text_start[run + 1]]
-        joint = _joint(index, row, int(call_start[run]))
-        none = np.full(1 + len(said), -1)
-        call = np.concatenate([own, none, joint[:, 0]])
-        text = np.concatenate([np.full(len(own), -1), said, np.full(1 + len(joint), -1)])
-        second = np.concatenate([np.full(len(own), -1), none, joint[:, 1]])
-        parts.append((question, call, text, second))
-    sizes = [len(part[1]) for part in parts]
+    """All candidates of the steps at positions ``rows`` in ``calls``: calls, texts, the policy, joint references.
+
+    In a run of more than ``SHORT`` calls and texts a step has only those of ``AROUND`` and ``ALIKE``: their number is
+    then bounded, and the work linear in the length of the run.
+    """
+    run = index.calls.run[rows]
+    texts, text_start = index.once(_texts)
+    calls_of = np.bincount(index.calls.run, minlength=len(index.trajectories))
+    short = (calls_of + np.diff(text_start))[run] <= SHORT
+    everything, some = np.flatnonzero(short), np.flatnonzero(~short)
+    call_start = np.cumsum(calls_of) - calls_of
+
+    sizes = calls_of[run[everything]]
+    own, of_own = ranges(call_start[run[everything]], sizes), np.repeat(everything, sizes)
+    other = np.flatnonzero(own != rows[of_own])
+    own, of_own = own[other], of_own[other]
+    sizes = np.diff(text_start)[run[everything]]
+    said, of_said = texts[ranges(text_start[run[everything]], sizes)], np.repeat(everything, sizes)
+    if len(some):
+        calls, of_calls = _likely_calls(index, rows, some)
+        near, of_near = _near_texts(index, rows, some)
+        own, of_own = np.concatenate([own, calls]), np.concatenate([of_own, of_calls])
+        said, of_said = np.concatenate([said, near]), np.concatenate([of_said, of_near])
+    of_joint, first, second = _joint(index, rows)
+
+    policy = np.arange(len(rows))
+    question = np.concatenate([of_own, of_said, policy, of_joint])
+    order = np.argsort(question, kind="stable")
+    question = question[order]
+
+    def column(*parts: Ints | int) -> Ints:
+        counts = (len(own), len(said), len(rows), len(first))
+        return np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, counts, strict=True)])[order]
+
     return Candidates(
-        np.repeat(np.arange(len(rows)), sizes),
-        np.repeat(rows, sizes),
-        *(np.concatenate([part[k] for part in parts]) if parts else np.zeros(0, dtype=np.int64) for k in (1, 2, 3)),
+        question, rows[question], column(own, -1, -1, first), column(-1, said, -1, -1), column(-1, -1, -1, second)
     )
+
+
+def _texts(index: Index) -> tuple[Ints, Ints]:
+    """The documents of all texts, and where each run's begin and the last's end (n_runs + 1,)."""
+    texts = np.unique(index.message_text[index.message_text >= 0])
+    return texts, np.searchsorted(index.run[texts], np.arange(len(index.trajectories) + 1))
+
+
+# --- long runs -------------------------------------------------------------------------------------------------------
+
+
+def _likely_calls(index: Index, rows: Ints, asked: Ints) -> tuple[Ints, Ints]:
+    """Calls that can well be the evidence of the steps ``rows[asked]``: a position in ``calls``, and in ``rows``."""
+    calls, own = index.calls, rows[asked]
+    found, question = [], []
+    for name, window in AROUND.items():
+        group = getattr(calls, name)
+        order = np.argsort(group, kind="stable")
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        begin, end = (np.searchsorted(group[order], group[own], side=side) for side in ("left", "right"))
+        near = np.maximum(place[own] - window.before, begin), np.minimum(place[own] + window.after + 1, end)
+        for low, high in (near, (begin, np.minimum(begin + window.first, end))):
+            found.append(order[ranges(low, high - low)])
+            question.append(np.repeat(asked, high - low))
+    overlap, _ = index.once(_field_overlap)
+    for number, row in zip(asked.tolist(), own.tolist(), strict=True):
+        entries = slice(overlap.indptr[row], overlap.indptr[row + 1])
+        others, shared = overlap.indices[entries].astype(np.int64), overlap.data[entries]
+        other = others != row
+        best = _greatest(shared[other], others[other], ALIKE)
+        found.append(others[other][best])
+        question.append(np.full(len(best), number))
+    width = len(calls)
+    pair = np.unique(np.concatenate(question) * width + np.concatenate(found))
+    pair = pair[pair % width != rows[pair // width]]
+    return pair % width, pair // width
+
+
+def _near_texts(index: Index, rows: Ints, asked: Ints) -> tuple[Ints, Ints]:
+    """The documents of the texts around the steps ``rows[asked]``, and their positions in ``rows``."""
+    texts, starts = index.once(_texts)
+    run = index.calls.run[rows[asked]]
+    place = np.searchsorted(texts, index.calls.output[rows[asked]])
+    low = np.maximum(place - TEXTS.before, starts[run])
+    high = np.minimum(place + TEXTS.after, starts[run + 1])
+    return texts[ranges(low, high - low)], np.repeat(asked, high - low)
+
+
+def _greatest(value: Floats, tie: Ints, n: int) -> Ints:
+    """Positions of the n greatest values (m,), the greatest first; of equal ones the least ``tie`` (m,)."""
+    within = np.arange(len(value))
+    if len(value) > n:
+        within = np.flatnonzero(value >= np.partition(value, -n)[-n])
+    return within[np.lexsort((tie[within], -value[within]))[:n]]
+
+
+# --- joint references ------------------------------------------------------------------------------------------------
 
 
 def _field_overlap(index: Index) -> tuple[csr_matrix, Floats]:
@@ -110,35 +204,69 @@ def _field_overlap(index: Index) -> tuple[csr_matrix, Floats]:
     results = index.table(index.calls.output)
     rare = np.bincount(results.indices, minlength=len(weight)) <= COMMON
     weighted = index.table(index.calls.output, (weight * rare)[index.token])
+    weighted.eliminate_zeros()
     return (weighted @ results.T).tocsr(), weight
 
 
-def _joint(index: Index, row: int, start: int) -> Ints:
-    """(k, 2) pairs of earlier successful calls whose results together hold more of the step's than either alone."""
-    calls = index.calls
-    overlap, weight = index.once(_field_overlap)
-    entries = slice(overlap.indptr[row], overlap.indptr[row + 1])
-    sources, alone = overlap.indices[entries], overlap.data[entries]
-    earlier = (sources >= start) & (sources < row) & ~calls.error[sources] & (alone > 0)
-    sources, alone = sources[earlier], alone[earlier]
-    order = np.lexsort((sources, -alone))[:JOINT_SOURCES]
-    sources = sources[order].astype(np.int64)
-    if len(sources) < 2:
-        return np.zeros((0, 2), dtype=np.int64)
-    tokens = _tokens(index, row)
-    table = np.array([np.isin(tokens, _tokens(index, source)) for source in sources]) * 1.0
-    held = table @ weight[tokens]
-    together = held[:, None] + held[None, :] - (table * weight[tokens]) @ table.T
-    first, second = np.triu_indices(len(sources), 1)
-    better = np.flatnonzero(together[first, second] - np.maximum(held[first], held[second]) > 0.5)
-    first, second = first[better], second[better]
-    best = np.lexsort((sources[first] + sources[second], -together[first, second]))[:JOINT_KEPT]
-    return np.sort(np.stack([sources[first[best]], sources[second[best]]], axis=1), axis=1)
+def _joint(index: Index, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Pairs of earlier successful calls whose results together hold more of a step's than either alone.
+
+    Returns:
+        (m,) each: the position in ``rows`` of the step, ascending, and the two calls, the earlier first.
+    """
+    weight = index.once(_field_overlap)[1]
+    question, source, number = _sources(index, rows)
+    if not len(question):
+        return question, question, question
+    asked, local = np.unique(question, return_inverse=True)
+    documents = index.calls.output[rows[asked]]
+    sizes = index.starts[documents + 1] - index.starts[documents]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    weights = weight[index.token[ranges(index.starts[documents], sizes)]]
+
+    # Bit k of a value of the step's result: its k-th source holds it too.
+    place, pair = index.common(index.calls.output[rows[question]], index.calls.output[source])
+    place += (starts[local] - index.starts[documents][local])[pair]
+    bits = np.zeros(len(weights), dtype=np.int64)
+    np.bitwise_or.at(bits, place, 1 << number[pair])
+    has = [(bits >> k) & 1 for k in range(JOINT_SOURCES)]
+    held = np.stack([sums(weights * own, starts) for own in has], axis=1)
+    first, second = np.triu_indices(JOINT_SOURCES, 1)
+    common = np.stack([sums(weights * (has[a] & has[b]), starts) for a, b in zip(first, second, strict=True)], axis=1)
+    together = held[:, first] + held[:, second] - common
+    sources = np.full((len(asked), JOINT_SOURCES), -1)
+    sources[local, number] = source
+
+    row, kind = np.nonzero(together - np.maximum(held[:, first], held[:, second]) > 0.5)
+    one, two = sources[row, first[kind]], sources[row, second[kind]]
+    order = np.lexsort((one + two, -together[row, kind], row))
+    order = order[np.arange(len(order)) - np.searchsorted(row[order], row[order]) < JOINT_KEPT]
+    return asked[row[order]], np.minimum(one, two)[order], np.maximum(one, two)[order]
 
 
-def _tokens(index: Index, call: int) -> Ints:
-    document = index.calls.output[call]
-    return index.token[index.starts[document] : index.starts[document + 1]]
+def _sources(index: Index, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """(m,) each: the position in ``rows`` of a step, an earlier call that holds much of its result, and its rank.
+
+    Steps with fewer than two such calls have none.
+    """
+    overlap, _ = index.once(_field_overlap)
+    owner = np.repeat(np.arange(len(index.calls)), np.diff(overlap.indptr))
+    usable = (overlap.indices < owner) & ~index.calls.error[overlap.indices] & (overlap.data > 0)
+    starts = np.concatenate([[0], np.cumsum(usable)])[overlap.indptr].tolist()
+    others, shared = overlap.indices[usable].astype(np.int64), overlap.data[usable]
+    question: list[int] = []
+    source: list[int] = []
+    number: list[int] = []
+    for asked, row in enumerate(rows.tolist()):
+        low, high = starts[row], starts[row + 1]
+        if high - low < 2:
+            continue
+        best = others[low:high][_greatest(shared[low:high], others[low:high], JOINT_SOURCES)]
+        question += [asked] * len(best)
+        source += best.tolist()
+        number += range(len(best))
+    found = np.array([question, source, number], dtype=np.int64)
+    return found[0], found[1], found[2]
 
 
 def _text_message(index: Index) -> dict[int, int]:

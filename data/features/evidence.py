@@ -9,7 +9,7 @@ import numpy as np
 
 from stepsieve.data.features.goal import acts, usage
 from stepsieve.data.features.groups import Grouping
-from stepsieve.data.features.index import USER, Bools, Index, Ints
+from stepsieve.data.features.index import USER, Bools, Floats, Index, Ints
 from stepsieve.data.features.registry import Feature, Values, count, difference, flag, ratio, share
 from stepsieve.data.references import POLICY
 from stepsieve.data.trajectory import Reference
@@ -77,23 +77,24 @@ def resolve(index: Index, runs: Sequence[int], references: Sequence[Reference]) 
     joint = np.zeros(len(references), dtype=bool)
     pair: list[int] = []
     document: list[int] = []
-    starts = index.message_start
+    starts, texts, calls = (own.tolist() for own in (index.message_start, index.message_text, index.message_call))
+    outputs = index.calls.output.tolist()
     for row, (run, reference) in enumerate(zip(runs, references, strict=True)):
         if reference == POLICY:
             continue
-        start = int(starts[run])
-        if len(reference) == 1 and index.message_text[start + reference[0]] >= 0:
-            text[row] = index.message_text[start + reference[0]]
+        start = starts[run]
+        if len(reference) == 1 and texts[start + reference[0]] >= 0:
+            text[row] = texts[start + reference[0]]
             pair.append(row)
-            document.append(int(text[row]))
+            document.append(texts[start + reference[0]])
             continue
         # A result names its interaction exactly; the message of a call may hold several.
-        named = sorted({int(index.message_call[start + i]) for i in reference[len(reference) > 1 :: 2]} - {-1})
+        named = sorted({calls[start + i] for i in reference[len(reference) > 1 :: 2]} - {-1})
         if named:
             call[row] = named[0]
             joint[row] = len(named) > 1
             pair += [row] * len(named)
-            document += index.calls.output[named].tolist()
+            document += [outputs[own] for own in named]
     return Resolved(call, text, joint, np.array(pair, dtype=np.int64), np.array(document, dtype=np.int64))
 
 
@@ -107,10 +108,12 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
     after = np.where(is_call, first > rows, text > own) & ~policy
 
     # Places among the calls: a text stands where the next call would.
-    at = np.where(is_call, first, np.searchsorted(calls.output, text))
+    at = np.where(is_call, first, np.searchsorted(np.sort(calls.output), text))
     low, high = np.minimum(rows, at), np.maximum(rows, at)
     steps = np.concatenate([[0], np.cumsum(calls.assistant)])
-    between = np.maximum(steps[high] - steps[np.minimum(low + 1, len(calls))], 0)
+    # The earlier of the two does not count itself, unless it is a text: then the call at its place comes after it.
+    begin = low + ~(is_text & (at <= rows))
+    between = np.maximum(steps[high] - steps[np.minimum(begin, len(calls))], 0)
     user_texts = np.flatnonzero(index.kind == USER)
     # Strictly between: a user text that is the evidence itself does not count, on either side.
     turns = np.abs(np.searchsorted(user_texts, place + ~after) - np.searchsorted(user_texts, own))
@@ -118,21 +121,24 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
     same_tool = is_call & (calls.tool[first] == calls.tool[rows])
     tool_between = np.where(same_tool, np.abs(tool.before[first] - tool.before[rows]) - (first != rows), np.nan)
 
-    held = index.collect(evidence.pair, evidence.document, len(rows))
-    weight = index.entry_weight
-    new = weight * (index.first[token] == index.document)
     argument = np.where(is_call, calls.arguments[first], -1)
-    result, size = index.table(own, weight), index.size[own]
-    held_size = np.asarray(held @ index.weight).ravel()
-    arguments_size = index.size[calls.arguments[rows]]
-    in_evidence = index.held_by(result, held)
+    size, arguments_size, held_size = index.size[own], index.size[calls.arguments[rows]], _size(index, evidence)
+    weight, key = index.entry_weight, index.key[token]
+    new = index.first[token] == index.document
+    entry, held = _held(index, own, evidence)
+    asked, holding = _held(index, calls.arguments[rows], evidence)
+
+    def in_evidence(values: np.ndarray) -> np.ndarray:
+        """(n,) sum of the values (n_entries,) of what the evidence holds of the step's result."""
+        return np.bincount(held, values[entry], minlength=len(rows))
+
+    held_result = in_evidence(weight)
     same_answer = is_call & (calls.answer[first] == calls.answer[rows])
     first_user = index.first_in(USER)
     met = index.total(first_user[token] < index.document)
     met_by_evidence = np.bincount(evidence.pair, met[evidence.document], minlength=len(rows))
     known = index.first[token] < index.document
     known_size = index.total(known)
-    fields = 1.0 * index.key[token]
     use = index.once(usage)
     evidence_use = np.where(is_call, use[first], np.nan)
     rival = np.maximum(tool.max_before(use), tool.max_after(use)) > use
@@ -158,13 +164,11 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
         "evidence.failed": is_call & calls.error[first],
         "evidence.is_act": is_call & index.once(acts)[first],
         # An empty answer is held by the same empty answer.
-        "evidence.holds_result": unless_policy(np.where(same_answer, 1.0, ratio(in_evidence, size))),
-        "evidence.in_result": ratio(in_evidence, held_size),
-        "evidence.holds_new": unless_policy(
-            ratio(index.held_by(index.table(own, new), held), index.total(new > 0)[own])
-        ),
+        "evidence.holds_result": unless_policy(np.where(same_answer, 1.0, ratio(held_result, size))),
+        "evidence.in_result": ratio(held_result, held_size),
+        "evidence.holds_new": unless_policy(ratio(in_evidence(weight * new), index.total(new)[own])),
         "evidence.holds_arguments": unless_policy(
-            ratio(index.held_by(index.table(calls.arguments[rows], weight), held), arguments_size)
+            ratio(np.bincount(holding, weight[asked], minlength=len(rows)), arguments_size)
         ),
         "evidence.same_arguments": np.where(
             is_call, ratio(index.shared(calls.arguments[rows], argument), arguments_size), np.nan
@@ -174,9 +178,7 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
         ),
         "evidence.fields": np.where(
             is_call,
-            ratio(
-                index.held_by(index.table(own, fields), held), np.bincount(index.document, fields, len(index.kind))[own]
-            ),
+            ratio(in_evidence(1.0 * key), np.bincount(index.document, key, len(index.kind))[own]),
             np.nan,
         ),
         "evidence.size": held_size,
@@ -189,3 +191,36 @@ def compute(index: Index, rows: Ints, evidence: Resolved) -> Values:
         ),
         "evidence.meets_user_more": unless_policy(met_by_evidence - met[own]),
     }
+
+
+def _held(index: Index, documents: Ints, evidence: Resolved) -> tuple[Ints, Ints]:
+    """Which entries of a document (n,) the evidence (n,) holds: (m,) each, the entries and the rows; each pair once."""
+    entry, place = index.common(documents[evidence.pair], evidence.document)
+    row = evidence.pair[place]
+    several = evidence.joint[row]
+    if several.any():
+        width = len(index.token)
+        once = _distinct(row[several] * width + entry[several])
+        entry = np.concatenate([entry[~several], once % width])
+        row = np.concatenate([row[~several], once // width])
+    return entry, row
+
+
+def _size(index: Index, evidence: Resolved) -> Floats:
+    """(n,) weighted number of tokens in each evidence."""
+    sizes = np.bincount(evidence.pair, index.size[evidence.document], minlength=len(evidence.call))
+    total: Floats = sizes.astype(np.float64)
+    several = np.flatnonzero(evidence.joint[evidence.pair])
+    if len(several):
+        own = index.part(evidence.document[several])
+        once = _distinct(np.repeat(evidence.pair[several], own.sizes) * len(index.weight) + own.token)
+        together = np.bincount(once // len(index.weight), index.weight[once % len(index.weight)], minlength=len(total))
+        total = np.where(evidence.joint, together, total)
+    return total
+
+
+def _distinct(values: Ints) -> Ints:
+    """The different values (n,), ascending; on values nearly in order faster than ``np.unique``."""
+    ordered = np.sort(values, kind="stable")
+    different: Ints = ordered[np.diff(ordered, prepend=-1) != 0]
+    return different

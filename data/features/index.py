@@ -22,7 +22,21 @@ from stepsieve.data.features.reader import ARGUMENTS, ASSISTANT, NARRATION, RESU
 from stepsieve.data.features.tokens import tokenize
 from stepsieve.data.trajectory import Reference, Trajectory
 
-__all__ = ["ARGUMENTS", "ASSISTANT", "NARRATION", "RESULT", "USER", "Bools", "Calls", "Floats", "Index", "Ints", "Part"]
+__all__ = [
+    "ARGUMENTS",
+    "ASSISTANT",
+    "NARRATION",
+    "RESULT",
+    "USER",
+    "Bools",
+    "Calls",
+    "Floats",
+    "Index",
+    "Ints",
+    "Part",
+    "ranges",
+    "sums",
+]
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
@@ -59,7 +73,7 @@ class Index:
         tokens = tokenize(documents.texts)
         sizes = np.diff(tokens.starts)[documents.text]
         document = np.repeat(np.arange(len(sizes)), sizes)
-        word = tokens.token[_ranges(tokens.starts[documents.text], sizes)]
+        word = tokens.token[ranges(tokens.starts[documents.text], sizes)]
         counted = (self.kind != NARRATION)[document] | tokens.specific[word]
         document, word = document[counted], word[counted]
         # A token's number is made one of its trajectory's own, so that nothing is shared between trajectories.
@@ -98,7 +112,7 @@ class Index:
 
     def total(self, condition: npt.NDArray[Any] | float = 1.0) -> Floats:
         """(n_documents,) weighted number of tokens; with a condition (n_entries,), of those for which it holds."""
-        return _sums(self.entry_weight * condition, self.starts)
+        return sums(self.entry_weight * condition, self.starts)
 
     def part(self, documents: Ints) -> Part:
         """Some documents alone: for what asks about the arguments or the results only, and not of every entry."""
@@ -187,7 +201,7 @@ class Index:
     def _entries_in(self, documents: Bools) -> Ints:
         """The entries of the documents (n_documents,), in order."""
         rows = np.flatnonzero(documents)
-        return _ranges(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
+        return ranges(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
 
     def previous_in(self, kind: int) -> Ints:
         """(n_entries,) the last document of a kind before this one in which the token stands; -1 where in none."""
@@ -266,29 +280,23 @@ class Index:
     def table(self, documents: Ints, values: npt.NDArray[np.generic] | None = None) -> csr_matrix:
         """(n, n_tokens) sparse: the tokens of each document, with entry values (n_entries,) or 1."""
         sizes = self.starts[documents + 1] - self.starts[documents]
-        entries = _ranges(self.starts[documents], sizes)
+        entries = ranges(self.starts[documents], sizes)
         data = np.ones(len(entries)) if values is None else values[entries].astype(np.float64)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         return csr_matrix((data, self._columns[entries], starts), shape=(len(documents), len(self.weight)))
 
     def shared(self, documents: Ints, others: Ints) -> Floats:
         """(n,) weighted number of tokens that two documents share, pair by pair; 0 where the other is -1."""
-        both = self.held_by(self.table(documents, self.entry_weight), self.table(np.maximum(others, 0)))
-        return np.where(others >= 0, both, 0.0)
+        pairs = np.flatnonzero(others >= 0)
+        entry, pair = self.common(documents[pairs], others[pairs])
+        both = np.bincount(pairs[pair], self.entry_weight[entry], minlength=len(documents))
+        return both.astype(np.float64)
 
-    def collect(self, row: Ints, documents: Ints, n: int) -> csr_matrix:
-        """(n, n_tokens) sparse 0/1: the tokens of the documents (m,) that belong to each row (m,), together."""
-        table = self.table(documents)
-        lengths = np.diff(table.indptr)
-        found = csr_matrix((table.data, (np.repeat(row, lengths), table.indices)), shape=(n, len(self.weight)))
-        found.data[:] = 1.0
-        return found
-
-    @staticmethod
-    def held_by(table: csr_matrix, held: csr_matrix) -> Floats:
-        """(n,) sum of the values of each row of a table whose tokens the same row of another holds."""
-        total: Floats = np.asarray(table.multiply(held).sum(axis=1)).ravel()
-        return total
+    def common(self, documents: Ints, others: Ints) -> tuple[Ints, Ints]:
+        """Which tokens two documents share, pair by pair: (m,) their entries in the first, and (m,) the pair."""
+        numbers = np.arange(1, len(self.token) + 1)  # from 1: a zero would be dropped
+        both = self.table(documents, numbers).multiply(self.table(others)).tocsr()
+        return both.data.astype(np.int64) - 1, np.repeat(np.arange(len(documents)), np.diff(both.indptr))
 
     @cached_property
     def result_overlap(self) -> csr_matrix:
@@ -306,24 +314,24 @@ class Part:
     Attributes:
         entry: (m,) their numbers, by which arrays (n_entries,) of the index are asked.
         document, token: (m,) as in ``Index``.
-        size: (n,) weighted number of tokens of each document.
+        size: (n,) weighted number of tokens of each document; sizes: how many entries it has.
     """
 
     def __init__(self, index: Index, documents: Ints) -> None:
-        sizes = index.starts[documents + 1] - index.starts[documents]
-        self.entry: Ints = _ranges(index.starts[documents], sizes)
+        self.sizes: Ints = index.starts[documents + 1] - index.starts[documents]
+        self.entry: Ints = ranges(index.starts[documents], self.sizes)
         self.document: Ints = index.document[self.entry]
         self.token: Ints = index.token[self.entry]
         self.size: Floats = index.size[documents]
         self._weight: Floats = index.entry_weight[self.entry]
-        self._starts: Ints = np.concatenate([[0], np.cumsum(sizes)])
+        self._starts: Ints = np.concatenate([[0], np.cumsum(self.sizes)])
 
     def total(self, condition: npt.NDArray[Any]) -> Floats:
         """(n,) weighted number of the tokens of each document for which a condition (m,) holds."""
-        return _sums(self._weight * condition, self._starts)
+        return sums(self._weight * condition, self._starts)
 
 
-def _sums(values: npt.NDArray[Any], starts: Ints) -> Floats:
+def sums(values: npt.NDArray[Any], starts: Ints) -> Floats:
     """(n,) sums of the stretches of values that begin at ``starts`` (n + 1,); several times faster than a bincount."""
     found = np.zeros(len(starts) - 1)
     filled = np.flatnonzero(starts[1:] > starts[:-1])
@@ -332,7 +340,7 @@ def _sums(values: npt.NDArray[Any], starts: Ints) -> Floats:
     return found
 
 
-def _ranges(starts: Ints, sizes: Ints) -> Ints:
+def ranges(starts: Ints, sizes: Ints) -> Ints:
     """``starts[0], starts[0] + 1, ...`` for ``sizes[0]`` numbers, then the same for the next start, and so on."""
     ends = np.cumsum(sizes)
     places: Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)

@@ -11,6 +11,8 @@ import pytest
 from stepsieve.data import redundancybench
 from stepsieve.data.errors import DataError
 from stepsieve.data.features import PAIR_FEATURES, schema_hash
+from stepsieve.data.references import normalise
+from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import (
     ABNORMAL,
     DUPLICATED,
@@ -27,7 +29,10 @@ from stepsieve.eval.results import CLS, DET, RET, read
 from stepsieve.eval.scores import compare, match, score
 from stepsieve.models import checkpoint
 from stepsieve.models.calibrate import Temperature
+from stepsieve.models.judge import Judge
 from stepsieve.models.scorer import create
+from stepsieve.train.config import GbdtOptions, TrainConfig
+from stepsieve.train.fit import Training
 
 ROOT = Path(__file__).parents[2]
 JUDGE = ROOT.parent / "shared" / "data" / "llm_judges" / "frontier-chat-llm"
@@ -265,9 +270,61 @@ def trained(tmp_path):
 
 
 def test_a_checkpoint_is_scored(trained):
-    (predictions,) = predict_all(trained, CORPUS)
+    judge = Judge.from_pretrained(trained)
+    (predictions,) = predict_all(judge, trained, CORPUS)
+    assert (predictions.task, predictions.name) == (CLS, "trained")
     assert score(match(predictions, CORPUS))["all"]["accuracy"] == pytest.approx(4 / 7)
-    assert seen_in_training(trained, CORPUS) == 2
+    assert seen_in_training(judge, CORPUS) == 2
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """A checkpoint with all heads, small, trained on simulated runs."""
+    config = TrainConfig(inner_folds=2, gbdt=GbdtOptions(rounds=5, threads=1))
+    judge = Training(simulate(30), (CLS, RET, DET), [], config).fit("gbdt", np.arange(30))
+    folder = tmp_path_factory.mktemp("full") / "all"
+    for head in judge.heads.values():
+        checkpoint.save(folder, head, {})
+    return folder
+
+
+def test_all_heads_are_scored(full):
+    judge = Judge.from_pretrained(full)
+    corpus = [run for run in simulate(30, seed=4) if run.labels is not None]
+    found = {predictions.task: match(predictions, corpus) for predictions in predict_all(judge, full, corpus)}
+    assert list(found) == [CLS, RET, DET]
+    assert {items.name for items in found.values()} == {"all"}
+    labels = [(run, label) for run in corpus for label in run.labels]
+    assert len(found[CLS]) == len(found[RET]) == len(labels)
+    assert len(found[DET]) == len(corpus)
+    types = [judge.classify(run, label.step, label.evidence).choice == label.type for run, label in labels]
+    assert score(found[CLS])["all"]["accuracy"] == pytest.approx(np.mean(types))
+    answers = [judge.retrieve(run, label.step) for run, label in labels]
+    joint = [(p.type, p.evidence) == (x.type, normalise(x.evidence)) for p, (_, x) in zip(answers, labels, strict=True)]
+    assert score(found[RET])["all"]["joint_accuracy"] == pytest.approx(np.mean(joint))
+    first = [
+        bool(own) and (own[0].step, own[0].type, own[0].evidence) in {(x.step, x.type, x.evidence) for x in run.labels}
+        for run in corpus
+        for own in [judge.detect(run)]
+    ]
+    assert score(found[DET])["all"]["p@1"] == pytest.approx(np.mean(first))
+
+
+def test_a_step_with_two_labels_is_answered_twice(full):
+    run = run_of("two", Label((1, 2), EXPLORATORY, (3, 4)), Label((1, 2), DUPLICATED, (3, 4)))
+    for predictions in predict_all(Judge.from_pretrained(full), full, [run])[:2]:
+        assert len(match(predictions, [run])) == 2
+
+
+def test_a_head_without_the_one_it_needs(full, tmp_path):
+    judge = Judge.from_pretrained(full)
+    checkpoint.save(tmp_path / "part", judge.heads[DET], {})
+    redundancybench.write(CORPUS, tmp_path / "data")
+    found = bench("--data", tmp_path / "data", "--checkpoint", tmp_path / "part")
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: ")
+    assert "expected a checkpoint with the head" in found.stderr
+    assert found.stderr.count("\n") == 1
 
 
 def bench(*arguments):

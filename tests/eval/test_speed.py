@@ -2,6 +2,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import orjson
 import pytest
 
@@ -9,6 +10,10 @@ from stepsieve.data import redundancybench
 from stepsieve.data.errors import DataError
 from stepsieve.data.simulate import simulate
 from stepsieve.eval.speed import measure
+from stepsieve.models import checkpoint
+from stepsieve.models.judge import CLS, DET, RET
+from stepsieve.train.config import GbdtOptions, TrainConfig
+from stepsieve.train.fit import Training
 
 
 def speed(*arguments):
@@ -22,8 +27,24 @@ def test_every_part_is_timed(tmp_path):
     assert found.trajectories == 12
     assert found.steps > 0
     assert min(found.parse, found.read, found.features, found.predict) > 0
+    assert found.detect is None
+    assert "detect_s_per_1000" not in found.to_dict()
     assert found.ratio == pytest.approx((found.features + found.predict) / found.parse)
     assert found.megabytes == pytest.approx(sum(path.stat().st_size for path in tmp_path.rglob("*.json")) / 1e6)
+
+
+def test_a_checkpoint_with_all_heads_is_timed_at_detection_too(tmp_path):
+    redundancybench.write(simulate(12, 0), tmp_path / "data")
+    config = TrainConfig(inner_folds=1, gbdt=GbdtOptions(rounds=3, threads=1))
+    judge = Training(simulate(12, 1), (CLS, RET, DET), [], config).fit("gbdt", np.arange(12))
+    for head in judge.heads.values():
+        checkpoint.save(tmp_path / "all", head, {})
+    checkpoint.save(tmp_path / "rest", judge.heads[DET], {})
+    found = measure(tmp_path / "data", tmp_path / "all", repeats=1)
+    assert found.detect > 0
+    assert found.to_dict()["detect_s_per_1000"] == pytest.approx(found.detect * 1000 / 12)
+    with pytest.raises(DataError, match="expected a checkpoint with the head 'cls'"):
+        measure(tmp_path / "data", tmp_path / "rest")
 
 
 def test_nothing_labelled_is_bad_input(tmp_path):
