@@ -42,7 +42,7 @@ def _inflated(raw: BinaryIO) -> BinaryIO:
         return cast(BinaryIO, gzip.GzipFile(fileobj=buffered))
     if not head.startswith(_ZSTD):
         return buffered
-    zstandard = require("zstandard", "serve")
+    zstandard = require("zstandard", "zstd")
     return cast(BinaryIO, io.BufferedReader(_Zstd(zstandard, buffered)))
 
 

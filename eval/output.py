@@ -191,13 +191,13 @@ def _gzip(rows: Path, fresh: Path) -> None:
 
 
 def _zstd(rows: Path, fresh: Path) -> None:
-    zstandard = require("zstandard", "serve")
+    zstandard = require("zstandard", "zstd")
     with rows.open("rb") as source, fresh.open("wb") as raw:
         zstandard.ZstdCompressor(level=6).copy_stream(source, raw)
 
 
 def _parquet(rows: Path, fresh: Path) -> None:
-    pyarrow, parquet = require("pyarrow", "ray"), require("pyarrow.parquet", "ray")
+    pyarrow, parquet = require("pyarrow", "parquet"), require("pyarrow.parquet", "parquet")
     schema = parquet_schema(pyarrow)
     with rows.open("rb") as source, parquet.ParquetWriter(fresh, schema, compression="zstd") as writer:
         for lines in _groups(source):
@@ -227,7 +227,7 @@ def _groups(source: BinaryIO) -> Iterator[list[bytes]]:
 _FORMS: Mapping[str, tuple[Finish | None, str, str]] = {
     ".jsonl": (None, "", ""),
     ".jsonl.gz": (_gzip, "", ""),
-    ".jsonl.zst": (_zstd, "zstandard", "serve"),
-    ".parquet": (_parquet, "pyarrow", "ray"),
+    ".jsonl.zst": (_zstd, "zstandard", "zstd"),
+    ".parquet": (_parquet, "pyarrow", "parquet"),
 }
 """Ending of a name -> what makes it, the module that this takes, and the extra that brings the module."""

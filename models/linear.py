@@ -94,7 +94,7 @@ def _regress(
     # Products this small gain nothing from a second thread, and wait long for one whose core is taken; and on one
     # thread the same data gives the same bits on any number of cores.
     with threadpool_limits(1, "blas"):
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 150, "ftol": 1e-7})
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100, "ftol": 1e-7})
     fitted: npt.NDArray[np.float64] = found.x.reshape(truth.shape[1], -1)
     return fitted
 
