@@ -25,7 +25,7 @@ from stepsieve.data.errors import DataError, require, run_cli
 from stepsieve.data.ingest import load
 from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import report
-from stepsieve.eval.metrics import Detection
+from stepsieve.eval.detection import Detection
 from stepsieve.eval.results import CLS, DET, RET, TITLES, Answer, Predictions, read
 from stepsieve.eval.scores import Scores, compare, match, score
 from stepsieve.models import checkpoint

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepsieve.data.errors import require
 from stepsieve.data.trajectory import REDUNDANCY_TYPES
-from stepsieve.eval import metrics
+from stepsieve.eval import detection, metrics
 from stepsieve.eval.results import DET, TITLES
 
 if TYPE_CHECKING:
@@ -84,6 +84,6 @@ def _reliability(axes: Any, items: Items) -> None:
 
 def _precision_at_k(axes: Any, items: Items) -> None:
     ks = range(1, MAX_K + 1)
-    scores = metrics.detection_scores(items.triples, items.gold, ks)
+    scores = detection.detection_scores(items.triples, items.gold, ks)
     axes.plot(list(ks), [scores[f"p@{k}"].mean() for k in ks], marker="o")
     axes.set(xlabel="K", ylabel="P@K", ylim=(0, 1.02), xticks=[1, *range(5, MAX_K + 1, 5)])

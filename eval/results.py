@@ -23,7 +23,7 @@ from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import expect, found
 from stepsieve.data.messages import MAX_TEXT
 from stepsieve.data.trajectory import Reference
-from stepsieve.eval.metrics import Detection, usable
+from stepsieve.eval.detection import Detection, usable
 
 CLS, RET, DET = "cls", "ret", "det"
 TITLES = {CLS: "StepCls", RET: "EvidenceRet", DET: "StepDet"}

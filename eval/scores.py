@@ -10,9 +10,10 @@ import numpy as np
 
 from stepsieve.data.errors import DataError
 from stepsieve.data.trajectory import Label, Reference, Trajectory
-from stepsieve.eval import metrics
+from stepsieve.eval import detection, metrics
+from stepsieve.eval.detection import Detection
 from stepsieve.eval.intervals import Interval, cluster_bootstrap, mcnemar, paired_bootstrap
-from stepsieve.eval.metrics import Bools, Detection, Floats
+from stepsieve.eval.metrics import Bools, Floats
 from stepsieve.eval.results import DET, RET, Answer, Predictions
 
 
@@ -68,13 +69,13 @@ class Items:
     def values(self) -> Floats:
         """(n,) the official score of each unit: 0 or 1 for a step, the mean P@K of a trajectory."""
         if self.task == DET:
-            return metrics.detection_scores(self.triples, self.gold)["avg_p@k"]
+            return detection.detection_scores(self.triples, self.gold)["avg_p@k"]
         return self.right().astype(np.float64)
 
     def right(self) -> Bools:
         """(n,) whether each step is right; for a trajectory whether its first prediction is."""
         if self.task == DET:
-            return metrics.detection_scores(self.triples, self.gold)["p@1"] > 0
+            return detection.detection_scores(self.triples, self.gold)["p@1"] > 0
         if self.task == RET:
             return metrics.retrieval_correct(self.labels, self.types, self.evidence)[0]
         return metrics.correct(
@@ -97,9 +98,9 @@ class Items:
         """(m,) confidence and whether it was right, of the answers or of all triples; None where one is missing."""
         if self.task == DET:
             ranked = [(p, h) for p, h in zip(self.triples, self.gold, strict=True) if p]
-            usable = [[metrics.usable(d.confidence) for d in metrics.rank(p)] for p, _ in ranked]
-            levels = [d.confidence for p, _ in ranked for d in metrics.rank(p) if metrics.usable(d.confidence)]
-            hits = [metrics.detection_hits(p, gold)[use] for (p, gold), use in zip(ranked, usable, strict=True)]
+            usable = [[detection.usable(d.confidence) for d in detection.rank(p)] for p, _ in ranked]
+            levels = [d.confidence for p, _ in ranked for d in detection.rank(p) if detection.usable(d.confidence)]
+            hits = [detection.detection_hits(p, gold)[use] for (p, gold), use in zip(ranked, usable, strict=True)]
             return (np.array(levels, dtype=np.float64), np.concatenate(hits)) if levels else None
         levels = [answer.confidence for answer in self.answers]
         if not levels or any(level is None for level in levels):
@@ -109,7 +110,7 @@ class Items:
     def report(self, seed: int, full: bool) -> dict[str, Interval]:
         """The task's metrics over all units; with ``full`` also those by type and of the confidences."""
         if self.task == DET:
-            found = metrics.detection_report(self.triples, self.gold, self.groups, seed=seed)
+            found = detection.detection_report(self.triples, self.gold, self.groups, seed=seed)
             return {name: value for name, value in found.items() if full or not name.endswith("/positives")}
         if self.task == RET:
             return metrics.retrieval_report(self.labels, self.types, self.evidence, self.groups, seed=seed)

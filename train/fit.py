@@ -13,7 +13,7 @@ from stepsieve.data.errors import DataError
 from stepsieve.data.features import schema_hash
 from stepsieve.data.splits import assign_groups
 from stepsieve.data.trajectory import Trajectory
-from stepsieve.eval import metrics
+from stepsieve.eval import detection
 from stepsieve.models.calibrate import Platt, Temperature, log_probabilities
 from stepsieve.models.checkpoint import Head, group_digest
 from stepsieve.models.decode import Cutoff, Prediction
@@ -21,7 +21,7 @@ from stepsieve.models.judge import DET, Judge
 from stepsieve.models.scorer import Scorer, create
 from stepsieve.train.config import TrainConfig
 from stepsieve.train.heads import HEADS, HeadSpec, Table, simulated_table, tabulate
-from stepsieve.train.tasks import detection
+from stepsieve.train.tasks import as_triple
 
 Tables = Mapping[str, Table]
 
@@ -126,7 +126,7 @@ def _detection_settings(
 ) -> dict[str, Any]:
     """Confidence of the triple and cutoffs, from held-out answers about every step of the training runs."""
     hits = np.concatenate(
-        [metrics.detection_hits([detection(p) for p in own], run.labels or ()) for run, own in answered]
+        [detection.detection_hits([as_triple(p) for p in own], run.labels or ()) for run, own in answered]
     )
     triple = Platt.fit(np.array([p.confidence for _, own in answered for p in own]), hits)
     ranked = [
@@ -153,8 +153,8 @@ def _best_cutoff(ranked: Sequence[tuple[Trajectory, list[Prediction]]]) -> Cutof
         return Cutoff()
 
     def score(cutoff: Cutoff) -> float:
-        returned = [[detection(p) for p in cutoff.returned(own)] for _, own in positive]
-        return float(metrics.detection_scores(returned, [labels for labels, _ in positive])["avg_p@k"].mean())
+        returned = [[as_triple(p) for p in cutoff.returned(own)] for _, own in positive]
+        return float(detection.detection_scores(returned, [labels for labels, _ in positive])["avg_p@k"].mean())
 
     scores = {threshold: score(Cutoff(threshold)) for threshold in THRESHOLDS}
     enough = max(scores.values()) - PLATEAU
@@ -174,7 +174,7 @@ def safe_cutoff(
         The cutoff, None where no cutoff reaches it, and the lower bound of its precision with 95% certainty
         (Clopper-Pearson), 0 where there is none. A bound near 0.99 takes hundreds of steps without an error.
     """
-    point = metrics.recall_at_precision(truth, redundant, min_precision)
+    point = detection.recall_at_precision(truth, redundant, min_precision)
     return (point.threshold, point.lower) if point.flagged else (None, 0.0)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsieve.data.trajectory import Label, Reference, Trajectory
-from stepsieve.eval import metrics
+from stepsieve.eval import detection, metrics
 from stepsieve.eval.intervals import Interval, bootstrap_sums, cluster_bootstrap
 from stepsieve.models.decode import Cutoff, Prediction
 from stepsieve.models.judge import CLS, DET, RET, Judge
@@ -110,9 +110,9 @@ def report_steps(answered: Sequence[Answered], seed: int) -> Report:
     folds: list[Hashable] = [item.fold for item in answered]
     groups = [run.group for run in runs]
     gold = [run.labels or () for run in runs]
-    returned = [[detection(p) for p in item.cutoff.returned(item.answers)] for item in answered]
-    report = metrics.detection_report(returned, gold, groups, folds, seed)
-    average = metrics.detection_scores(returned, gold)["avg_p@k"]
+    returned = [[as_triple(p) for p in item.cutoff.returned(item.answers)] for item in answered]
+    report = detection.detection_report(returned, gold, groups, folds, seed)
+    average = detection.detection_scores(returned, gold)["avg_p@k"]
     for name, mask in _slices(runs).items():
         if name != "all":
             rows = np.flatnonzero(mask)
@@ -124,9 +124,9 @@ def report_steps(answered: Sequence[Answered], seed: int) -> Report:
     scores = np.array([prediction.redundant for _, prediction in steps])
     step_groups: list[Hashable] = [item.run.group for item, _ in steps]
     step_folds: list[Hashable] = [item.fold for item, _ in steps]
-    report |= metrics.localisation_report(np.array(truth), scores, step_groups, step_folds, seed)
+    report |= detection.localisation_report(np.array(truth), scores, step_groups, step_folds, seed)
     hits = np.concatenate(
-        [metrics.detection_hits([detection(p) for p in item.answers], item.run.labels or ()) for item in answered]
+        [detection.detection_hits([as_triple(p) for p in item.answers], item.run.labels or ()) for item in answered]
     )
     confidence = np.array([prediction.confidence for _, prediction in steps])
     report["ece"] = metrics.calibration_error(confidence, hits, step_groups, step_folds, seed)
@@ -164,9 +164,9 @@ def _text_of(run: Trajectory, step: Reference) -> int:
     return own + len(run.messages[result].content or "")
 
 
-def detection(prediction: Prediction) -> metrics.Detection:
+def as_triple(prediction: Prediction) -> detection.Detection:
     """A prediction as the official metric takes it."""
-    return metrics.Detection(prediction.step, prediction.type, prediction.evidence, prediction.confidence)
+    return detection.Detection(prediction.step, prediction.type, prediction.evidence, prediction.confidence)
 
 
 # --- shared ----------------------------------------------------------------------------------------------------------

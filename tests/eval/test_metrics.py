@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support, roc_auc_score
 
 from stepsieve.data.trajectory import ABNORMAL, DUPLICATED, EXPLORATORY, INCORRECT, REDUNDANCY_TYPES, Label
+from stepsieve.eval import detection as d
 from stepsieve.eval import metrics as m
 from stepsieve.eval.intervals import (
     Interval,
@@ -187,11 +188,11 @@ A, B = Label((2, 3), DUPLICATED, (0, 1)), Label((6, 7), INCORRECT, (-1,))
 
 def detect(label, confidence, **changed):
     fields = {"step": label.step, "type": label.type, "evidence": label.evidence, **changed}
-    return m.Detection(confidence=confidence, **fields)
+    return d.Detection(confidence=confidence, **fields)
 
 
 def p_at(predictions, gold, *ks):
-    return [m.precision_at_k(predictions, gold, k) for k in ks or m.KS]
+    return [d.precision_at_k(predictions, gold, k) for k in ks or d.KS]
 
 
 def test_denominator_is_the_number_returned():
@@ -244,7 +245,7 @@ def test_a_triple_matches_as_a_whole():
 def test_detection_report_by_hand():
     predictions = [[detect(A, 0.9), detect(B, 0.8)], [], None, [detect(A, 0.9)], []]
     gold = [[A], [A], [B], [], []]
-    report = m.detection_report(predictions, gold, groups=[("d", str(i)) for i in range(5)])
+    report = d.detection_report(predictions, gold, groups=[("d", str(i)) for i in range(5)])
     assert {name: round(x.value, 6) for name, x in report.items()} == {
         "p@1": 1 / 5, "p@5": 0.1, "p@10": 0.1, "avg_p@k": round(0.4 / 3, 6),
         "p@1/positives": round(1 / 3, 6), "p@5/positives": round(1 / 6, 6), "p@10/positives": round(1 / 6, 6),
@@ -258,7 +259,7 @@ labels = st.lists(st.sampled_from([2, 4, 6]), unique=True).map(
 )
 detections = st.lists(
     st.builds(
-        m.Detection,
+        d.Detection,
         step=st.sampled_from([None, (2, 3), (4, 5), (6, 7)]),
         type=st.sampled_from([None, *REDUNDANCY_TYPES]),
         evidence=st.sampled_from([None, (0, 1), (-1,)]),
@@ -270,58 +271,58 @@ detections = st.lists(
 
 @given(detections, labels, st.integers(1, 12))
 def test_precision_at_k_properties(predictions, gold, k):
-    hits = m.detection_hits(predictions, gold)
+    hits = d.detection_hits(predictions, gold)
     assert len(hits) == len(predictions)
     assert hits.sum() <= len(gold)
-    assert 0 <= m.precision_at_k(predictions, gold, k) <= 1
-    assert m.precision_at_k(predictions, gold, len(predictions) + k) == m.precision_at_k(predictions, gold, 8)
-    if len({m._rank_key(p.confidence) for p in predictions}) == len(predictions):
-        assert m.precision_at_k(predictions[::-1], gold, k) == m.precision_at_k(predictions, gold, k)
+    assert 0 <= d.precision_at_k(predictions, gold, k) <= 1
+    assert d.precision_at_k(predictions, gold, len(predictions) + k) == d.precision_at_k(predictions, gold, 8)
+    if len({d._rank_key(p.confidence) for p in predictions}) == len(predictions):
+        assert d.precision_at_k(predictions[::-1], gold, k) == d.precision_at_k(predictions, gold, k)
 
 
 # --- localisation ----------------------------------------------------------------------------------------------------
 
 
 def test_localisation_by_hand():
-    assert m.localisation_auc([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1]) == 0.75
-    assert m.localisation_ap([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1]) == pytest.approx((1 + 2 / 3) / 2)
-    assert m.localisation_auc([1, 0], [0.5, 0.5]) == 0.5
-    assert math.isnan(m.localisation_auc([1, 1], [0.5, 0.6]))
-    assert math.isnan(m.localisation_ap([0, 0], [0.5, 0.6]))
+    assert d.localisation_auc([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1]) == 0.75
+    assert d.localisation_ap([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1]) == pytest.approx((1 + 2 / 3) / 2)
+    assert d.localisation_auc([1, 0], [0.5, 0.5]) == 0.5
+    assert math.isnan(d.localisation_auc([1, 1], [0.5, 0.6]))
+    assert math.isnan(d.localisation_ap([0, 0], [0.5, 0.6]))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=2, max_size=40))
 def test_localisation_agrees_with_scikit_learn(steps):
     truth, scores = (np.array(column) for column in zip(*steps, strict=True))
     if truth.any():
-        assert m.localisation_ap(truth, scores / 6) == pytest.approx(average_precision_score(truth, scores))
+        assert d.localisation_ap(truth, scores / 6) == pytest.approx(average_precision_score(truth, scores))
         if not truth.all():
-            assert m.localisation_auc(truth, scores / 6) == pytest.approx(roc_auc_score(truth, scores))
+            assert d.localisation_auc(truth, scores / 6) == pytest.approx(roc_auc_score(truth, scores))
 
 
 def test_recall_at_precision_by_hand():
     truth, score = [1, 1, 0, 1, 0], [0.9, 0.8, 0.7, 0.6, 0.5]
-    point = m.recall_at_precision(truth, score, 0.99)
+    point = d.recall_at_precision(truth, score, 0.99)
     assert (point.threshold, point.precision, point.recall, point.flagged) == (0.8, 1, 2 / 3, 2)
     assert point.lower == pytest.approx(0.05 ** (1 / 2))
-    assert m.recall_at_precision(truth, score, 0.75).recall == 1
-    assert m.recall_at_precision(truth, score, 0.99, bound=True).flagged == 0
+    assert d.recall_at_precision(truth, score, 0.75).recall == 1
+    assert d.recall_at_precision(truth, score, 0.99, bound=True).flagged == 0
     # Equal scores can't be told apart: both are flagged or neither.
-    for nothing in (m.recall_at_precision([1, 0], [0.5, 0.5], 0.99), m.recall_at_precision([], [], 0.99)):
+    for nothing in (d.recall_at_precision([1, 0], [0.5, 0.5], 0.99), d.recall_at_precision([], [], 0.99)):
         assert (nothing.threshold, nothing.recall, nothing.lower, nothing.flagged) == (math.inf, 0, 0, 0)
         assert math.isnan(nothing.precision)
 
 
 def test_recall_at_precision_bound_takes_299_without_a_mistake():
     # The one-sided bound is 0.05 ** (1 / n) >= 0.99, so n >= 298.1.
-    assert m.recall_at_precision([1] * 298, [1] * 298, 0.99, bound=True).flagged == 0
-    assert m.recall_at_precision([1] * 299, [1] * 299, 0.99, bound=True).flagged == 299
+    assert d.recall_at_precision([1] * 298, [1] * 298, 0.99, bound=True).flagged == 0
+    assert d.recall_at_precision([1] * 299, [1] * 299, 0.99, bound=True).flagged == 299
 
 
 @given(confidences, st.floats(0.1, 1), st.booleans())
 def test_recall_at_precision_keeps_its_promise(rows, precision, bound):
     score, truth = map(np.array, zip(*rows, strict=True))
-    point = m.recall_at_precision(truth, score, precision, bound)
+    point = d.recall_at_precision(truth, score, precision, bound)
     flagged = score >= point.threshold
     assert flagged.sum() == point.flagged
     if point.flagged:
@@ -331,7 +332,7 @@ def test_recall_at_precision_keeps_its_promise(rows, precision, bound):
 
 
 def test_localisation_report():
-    report = m.localisation_report([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1], groups="aabb", n_boot=20)
+    report = d.localisation_report([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1], groups="aabb", n_boot=20)
     assert report["auc"].value == 0.75
     assert report["recall@p99"].value == 0.5
     assert all(x.low <= x.value <= x.high for x in report.values())
@@ -391,7 +392,7 @@ def test_bootstraps_agree_with_each_other():
 def test_undefined_folds_are_left_out():
     # Fold 1 holds one class only: its AUC is undefined.
     truth, score = np.array([1, 0, 1, 1]), np.array([0.9, 0.1, 0.5, 0.5])
-    x = bootstrap_any(lambda i: m.localisation_auc(truth[i], score[i]), list("aabb"), folds=[0, 0, 1, 1], n_boot=20)
+    x = bootstrap_any(lambda i: d.localisation_auc(truth[i], score[i]), list("aabb"), folds=[0, 0, 1, 1], n_boot=20)
     assert x.value == 1
 
 

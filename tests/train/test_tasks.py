@@ -9,14 +9,14 @@ import pytest
 from stepsieve.data.simulate import simulate
 from stepsieve.data.splits import make_folds
 from stepsieve.data.trajectory import DUPLICATED
-from stepsieve.eval import metrics
+from stepsieve.eval import detection, metrics
 from stepsieve.eval.results import read
 from stepsieve.eval.scores import match, score
 from stepsieve.models.decode import Cutoff, Prediction
 from stepsieve.models.judge import CLS, DET, RET, Judge
 from stepsieve.train import loop
 from stepsieve.train.config import GbdtOptions, TrainConfig
-from stepsieve.train.tasks import TASKS, Answered, detection, report_steps
+from stepsieve.train.tasks import TASKS, Answered, as_triple, report_steps
 
 SIZE, FOLDS = 40, 2
 
@@ -108,7 +108,7 @@ def test_the_predictions_of_step_det_give_the_same_figures(trained, corpus, fold
     items = items_of(trained, DET, corpus)
     assert (items.task, len(items)) == (DET, len(corpus))
     ids = [run.id for run in items.runs]
-    found, scores = figures(trained, DET), metrics.detection_scores(items.triples, items.gold)
+    found, scores = figures(trained, DET), detection.detection_scores(items.triples, items.gold)
     for name in ("p@1", "p@5", "p@10", "avg_p@k"):
         assert found[name]["value"] == pytest.approx(over_folds(scores[name], ids, folds))
         assert score(items)["all"][name] == pytest.approx(scores[name].mean())
@@ -177,5 +177,5 @@ def test_pruning_by_hand(corpus):
 
 
 def test_a_prediction_as_the_metric_takes_it():
-    found = detection(prediction((4, 5), 1.0))
+    found = as_triple(prediction((4, 5), 1.0))
     assert (found.step, found.type, found.evidence, found.confidence) == ((4, 5), DUPLICATED, (-1,), 0.5)
