@@ -75,9 +75,13 @@ class Judge:
             DataError: no checkpoint there, a file that was changed, or heads of another version.
         """
         folder = PRETRAINED if path is None else Path(path)
-        return cls(
-            {task: checkpoint.load_head(folder, task, SCHEMAS) for task in checkpoint.head_names(folder, SCHEMAS)}
-        )
+        names = checkpoint.head_names(folder, SCHEMAS)
+        heads = {task: checkpoint.load_head(folder, task, SCHEMAS) for task in names}
+        try:
+            return cls(heads)
+        except (TypeError, ValueError, AttributeError) as error:
+            wrong = f"expected the settings of a detection head: {error}"
+            raise DataError(wrong, file=folder / "manifest.json") from None
 
     # --- one trajectory ----------------------------------------------------------------------------------------------
 
