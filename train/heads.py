@@ -25,6 +25,7 @@ from stepsieve.data.features.candidates import candidates
 from stepsieve.data.features.index import Index
 from stepsieve.data.features.registry import Feature
 from stepsieve.data.references import normalise
+from stepsieve.data.splits import AUTOMATED
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Label, Reference, Trajectory
 from stepsieve.models.judge import CLS, DET, RET
 from stepsieve.models.questions import Choice, Noul, Question
@@ -136,13 +137,25 @@ def tabulate(head: HeadSpec, trajectories: Sequence[Trajectory], weight: float =
 TYPE_QUESTION = Choice("Why was this step redundant, given this evidence?", REDUNDANCY_TYPES)
 
 
+CONSENSUS = 0.1
+"""Weight of a type that only models agreed on. Cross-validation: they are uneven where Incorrect and Exploratory meet,
+and a scorer that takes them at their word is worse, on such labels too. Evidence and detection don't mind them."""
+
+
 def type_examples(trajectories: Sequence[Trajectory]) -> list[list[Example]]:
     """One choice over the four types for each label of each trajectory."""
     labels = [trajectory.labels or () for trajectory in trajectories]
     rows = pair_features(trajectories, [[(label.step, label.evidence) for label in own] for own in labels])
     return [
         [
-            Example(TYPE_QUESTION, row[None], REDUNDANCY_TYPES.index(label.type), run.group, 1.0, label.step)
+            Example(
+                TYPE_QUESTION,
+                row[None],
+                REDUNDANCY_TYPES.index(label.type),
+                run.group,
+                CONSENSUS if run.subset == AUTOMATED else 1.0,
+                label.step,
+            )
             for row, label in zip(matrix, own, strict=True)
         ]
         for run, own, matrix in zip(trajectories, labels, rows, strict=True)
