@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -53,8 +54,16 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     """Run a command: bad input ends with one line on stderr and exit code 2, Ctrl-C with 130, never a traceback."""
     try:
         main()
+        sys.stdout.flush()
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python's own flush at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

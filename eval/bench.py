@@ -109,6 +109,10 @@ def main() -> None:
         raise DataError("expected --checkpoint DIR or --predictions FILE, found neither")
     if arguments.out:
         require("matplotlib", "plots")
+    if arguments.seed < 0:
+        raise DataError(f"expected a number from 0, found {arguments.seed}", field="--seed")
+    if arguments.json and any(Path(path).resolve() == Path(arguments.json).resolve() for path in arguments.predictions):
+        raise DataError("expected an output that is not among the inputs", file=arguments.json)
     console = Console(width=None if Console().is_terminal else 120)
     corpus = [run for run in load(arguments.data) if run.labels is not None]
     if not corpus:

@@ -138,6 +138,8 @@ def main() -> None:
     target = Path(arguments.output)
     check(target)
     paths = sources.find(arguments.input)
+    if any(file.exists() and target.exists() and file.samefile(target) for file in sources.files_of(paths)):
+        raise DataError("expected an output that is not among the inputs", file=target)
     predictor = Predictor(options)
     # What was read from a pipe can't be read again.
     resumable = Path(sources.STDIN) not in paths

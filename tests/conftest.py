@@ -9,7 +9,7 @@ from hypothesis import settings
 from stepsieve.data.ingest import load
 from stepsieve.data.simulate import simulate
 
-# Two cores shared by several workers: more threads would only wait for each other. Inherited by subprocesses.
+# Small models gain nothing from threads, and tests that run side by side lose by them. Inherited by subprocesses.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=40)

@@ -79,10 +79,12 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
     # A pipe has no width of its own, and a number cut short is worse than a long line.
     for task in tasks:
         Console(width=max(Console().width, 150)).print(metrics_table(task.name, results[task.name]))
+    more = f" and {len(simulated)} simulated ones" if simulated else ""
+    seconds = time.perf_counter() - started
+    names = ", ".join(task.name for task in tasks)
     print(
-        f"{', '.join(task.name for task in tasks)}: trained on {len(training.runs)} trajectories and {len(simulated)} "
-        f"simulated ones in {time.perf_counter() - started:.1f} s; checkpoint in {out}, metrics in {out}/metrics.json, "
-        f"report in {out}/report.md"
+        f"{names}: trained on {len(training.runs)} trajectories{more} in {seconds:.1f} s; "
+        f"checkpoint in {out}, metrics in {out}/metrics.json, report in {out}/report.md"
     )
 
 
@@ -126,9 +128,9 @@ def load_corpus(source: str, config: TrainConfig, console: Console) -> list[Traj
         report = problems.append if config.on_error == "skip" else None
         trajectories = list(load(source, report=report))
         for problem in problems:
-            console.print(f"skipped: {problem}", style="yellow", highlight=False)
+            console.print(f"skipped: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
         if problems:
-            console.print(f"skipped {len(problems)} of {len(problems) + len(trajectories)} trajectories")
+            console.print(f"left out: {len(problems)} files or trajectories; {len(trajectories)} can be used")
     annotated = [trajectory for trajectory in trajectories if trajectory.labels is not None]
     if not annotated:
         raise DataError(f"expected annotated trajectories, found none among {len(trajectories)}", file=source)

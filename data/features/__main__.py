@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from stepsieve.data.errors import run_cli
 from stepsieve.data.features import PAIR_FEATURES
 from stepsieve.data.features.registry import Feature
 
@@ -25,4 +26,4 @@ def _range(feature: Feature) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

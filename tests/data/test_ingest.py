@@ -256,7 +256,7 @@ def test_zstd(tmp_path):
 
 def test_zstd_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(DataError, match=r"pip install 'stepsieve\[serve\]'"):
+    with pytest.raises(DataError, match=r"pip install 'stepsieve\[zstd\]'"):
         list(ingest.load(saved(tmp_path, b"\x28\xb5\x2f\xfd rest")))
 
 

@@ -530,3 +530,13 @@ def test_every_feature_has_words():
             words = in_words(feature, value)
             assert "\n" not in words
             assert feature.name not in words
+
+
+def test_an_output_among_the_inputs_is_refused(command, corpus, tmp_path):
+    own = tmp_path / "runs.jsonl"
+    own.write_bytes(corpus.read_bytes())
+    code, _, problem = command("--input", own, "--output", own)
+    assert code == 2
+    assert "not among the inputs" in problem
+    assert own.read_bytes() == corpus.read_bytes()
+    assert names(tmp_path) == ["runs.jsonl"]

@@ -270,7 +270,10 @@ def test_a_trajectory_that_cannot_be_used_is_skipped_and_counted_if_asked(tmp_pa
         loop.train([CLS], config(tmp_path / "out", data=str(folder)))
     assert not (tmp_path / "out").exists()
     loop.train([CLS], config(tmp_path / "out", data=str(folder), on_error="skip", backend="rules", augment=0))
-    assert "skipped 1 of 40" in " ".join(capsys.readouterr().err.split())
+    problem, counted = capsys.readouterr().err.splitlines()
+    assert problem.startswith("skipped: ")
+    assert "Exploratory Stop" in problem
+    assert counted.startswith("left out: 1 ")
 
 
 # --- Weights & Biases ------------------------------------------------------------------------------------------------
