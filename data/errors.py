@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
@@ -48,6 +49,13 @@ class DataError(ValueError):
             parts.append(self.field)
         line = ": ".join([*parts, self.expected])
         return " ".join(line.encode("utf-8", "backslashreplace").decode().split())
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose bad flag is a ``DataError``: one line, as every other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise DataError(f"{message} (see {self.prog} --help)")
 
 
 def run_cli(main: Callable[[], None]) -> NoReturn:

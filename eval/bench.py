@@ -11,7 +11,7 @@ with each other one on the units that both answer: paired bootstrap over tasks, 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from stepsieve.data.errors import DataError, require, run_cli
+from stepsieve.data.errors import DataError, Parser, require, run_cli
 from stepsieve.data.ingest import load
 from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import report
@@ -93,7 +93,7 @@ def seen_in_training(judge: Judge, corpus: Sequence[Trajectory]) -> int:
 
 
 def _arguments() -> Namespace:
-    parser = ArgumentParser("eval/bench.py", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("eval/bench.py", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, metavar="DIR", help="annotated trajectories: a folder or a file")
     parser.add_argument("--checkpoint", metavar="DIR", help="a checkpoint directory; all its heads are measured")
     parser.add_argument("--predictions", nargs="+", default=[], metavar="FILE", help="result files or JSON Lines")

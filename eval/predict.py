@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from hashlib import sha256
@@ -26,7 +26,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stepsieve.data.errors import DataError, run_cli
+from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.jsonio import dumps
 from stepsieve.eval import sources
 from stepsieve.eval.output import Output, check
@@ -104,14 +104,8 @@ def job(paths: Sequence[Path], options: Options) -> dict[str, Any]:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for every other bad input."""
-        raise DataError(f"{message} (see {self.prog} --help)")
-
-
 def _arguments() -> Namespace:
-    parser = _Parser("eval/predict.py", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("eval/predict.py", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--input", nargs="+", required=True, metavar="PATH", help='files, folders, globs, or "-": any known format')
     add("--output", required=True, metavar="FILE", help="a name in .jsonl, .jsonl.gz, .jsonl.zst or .parquet")

@@ -11,7 +11,7 @@ library held to one thread. Each repeat reads the files anew, so that nothing is
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from stepsieve.data import redundancybench
-from stepsieve.data.errors import DataError, run_cli
+from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.features import PAIR_FEATURES, pair_features
 from stepsieve.data.ingest import load
 from stepsieve.data.simulate import simulate
@@ -157,7 +157,7 @@ def _table(speed: Speed, name: str) -> Table:
 
 def _arguments() -> Namespace:
     form = RawDescriptionHelpFormatter
-    parser = ArgumentParser("python -m stepsieve.eval.speed", description=__doc__, formatter_class=form)
+    parser = Parser("python -m stepsieve.eval.speed", description=__doc__, formatter_class=form)
     parser.add_argument("--data", metavar="DIR", help="annotated trajectories: a folder or a file (default: simulated)")
     parser.add_argument("--checkpoint", metavar="DIR", help="a checkpoint directory (default: train a model first)")
     parser.add_argument("--simulated", type=int, default=200, metavar="N", help="how many to simulate (default: 200)")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import NoReturn
 
-from stepsieve.data.errors import DataError, run_cli
+from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.simulate import DOMAINS, SimulationConfig, simulate
 
 
@@ -42,15 +39,8 @@ def main() -> None:
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for every other bad input."""
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m stepsieve.data.simulate",
         description="Simulate agent runs with gold redundancy labels and write them in the layout of RedundancyBench.",
     )
