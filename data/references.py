@@ -64,11 +64,6 @@ def normalise(reference: Reference) -> Reference:
     return tuple(index for pair in sorted(set(pairs(reference))) for index in pair)
 
 
-def first_index(reference: Reference) -> int:
-    """The earliest message index that a reference names; -1 for the policy."""
-    return min(reference)
-
-
 def validate_step(reference: Reference, trajectory: Trajectory) -> None:
     """Raises DataError unless the reference is one answered assistant interaction of the trajectory."""
     interaction = trajectory.by_reference.get(reference)

@@ -1,4 +1,4 @@
-"""Calibration of probabilities on held-out predictions: temperature, Platt and isotonic scaling.
+"""Calibration of probabilities on held-out predictions: temperature and Platt scaling.
 
 Each calibrator is fitted on predictions of data that the scorer was not trained on, is monotone in the score, never
 returns NaN, and is JSON through ``to_dict`` and ``from_dict``. scipy is imported by the fits alone: a
@@ -156,48 +156,7 @@ class Platt:
         return {"kind": "platt", "slope": self.slope, "intercept": self.intercept}
 
 
-@dataclass(frozen=True, slots=True)
-class Isotonic:
-    """A non-decreasing piecewise linear map through the points (``x``, ``y``), for a yes/no question.
-
-    It can bend where Platt can't, and needs some hundred examples of each answer for it. ``x`` ascends.
-    """
-
-    x: tuple[float, ...] = (0.0, 1.0)
-    y: tuple[float, ...] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        points = np.array([self.x, self.y], dtype=np.float64) if len(self.x) == len(self.y) else np.empty((2, 0))
-        if not points.size or not np.isfinite(points).all() or (np.diff(points) < 0).any():
-            raise ValueError("expected as many finite x as y, at least one, both ascending")
-
-    @classmethod
-    def fit(cls, probabilities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Isotonic:
-        """The non-decreasing map of least weighted squared error; shapes as in ``Platt.fit``."""
-        x, y, weight = _binary(probabilities, labels, weights)
-        keep = weight > 0
-        if not keep.any():
-            return cls()
-        from scipy.optimize import isotonic_regression
-
-        # Equal x count as one, at their mean.
-        points, place = np.unique(x[keep], return_inverse=True)
-        total = np.bincount(place, weight[keep])
-        heights = isotonic_regression(np.bincount(place, weight[keep] * y[keep]) / total, weights=total).x
-        # Of a level stretch the two ends are enough.
-        level = np.diff(heights) == 0
-        inner = np.concatenate([[False], level[:-1] & level[1:], [False]]) if len(points) > 1 else np.zeros(1, bool)
-        return cls(tuple(points[~inner].tolist()), tuple(np.clip(heights[~inner], 0.0, 1.0).tolist()))
-
-    def transform(self, probabilities: npt.ArrayLike) -> Floats:
-        """Calibrated probabilities (n,) from probabilities (n,)."""
-        return np.interp(_clip(probabilities), self.x, self.y)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "isotonic", "x": list(self.x), "y": list(self.y)}
-
-
-Calibrator = Temperature | Platt | Isotonic
+Calibrator = Temperature | Platt
 
 
 def from_dict(record: dict[str, Any]) -> Calibrator:
@@ -212,11 +171,9 @@ def from_dict(record: dict[str, Any]) -> Calibrator:
             return Temperature(float(record["temperature"]))
         if kind == "platt":
             return Platt(float(record["slope"]), float(record["intercept"]))
-        if kind == "isotonic":
-            return Isotonic(tuple(map(float, record["x"])), tuple(map(float, record["y"])))
     except (KeyError, TypeError) as error:
         raise ValueError(f"expected the parameters of a {kind} calibrator: {error!r}") from None
-    raise ValueError(f"expected kind temperature, platt or isotonic, found {kind!r}")
+    raise ValueError(f"expected kind temperature or platt, found {kind!r}")
 
 
 def log_probabilities(probabilities: npt.ArrayLike) -> Floats:

@@ -47,7 +47,7 @@ SCHEMAS: Mapping[str, str] = {
 """Head -> hash of the features that this version computes for it."""
 
 WORTH_ASKING = 0.02
-"""Below this probability of being redundant a step is not asked for its evidence: nine in ten of the work saved."""
+"""Below this probability of being redundant a step is not asked for its evidence, which is most of the work."""
 
 ROUNDING = 1e-9
 """More than a product and a logistic function of floats are ever off by."""

@@ -100,8 +100,3 @@ def test_candidates_are_legal_and_distinct():
     assert found == [(1, 2), (1, 3), (4, 5), (0,), (7,), (-1,)]
     for reference in found:
         references.validate_evidence(reference, TRAJECTORY)
-
-
-def test_the_first_index():
-    assert references.first_index((6, 7, 4, 5)) == 4
-    assert references.first_index((-1,)) == -1

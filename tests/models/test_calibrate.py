@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepsieve.models.calibrate import Isotonic, Platt, Temperature, from_dict
+from stepsieve.models.calibrate import Platt, Temperature, from_dict
 
 probabilities = hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1))
 
@@ -53,21 +53,19 @@ def test_temperature_without_anything_to_learn_changes_nothing():
 def test_weights_act_as_repeats():
     p, y = np.array([0.9, 0.8, 0.3, 0.6]), np.array([1, 0, 0, 1])
     w = np.array([3, 1, 2, 1])
-    for kind in (Platt, Isotonic):
-        a, b = kind.fit(p, y, w), kind.fit(np.repeat(p, w), np.repeat(y, w))
-        assert np.allclose(a.transform(p), b.transform(p), atol=1e-4)
+    a, b = Platt.fit(p, y, w), Platt.fit(np.repeat(p, w), np.repeat(y, w))
+    assert np.allclose(a.transform(p), b.transform(p), atol=1e-4)
     rows = np.stack([1 - p, p], axis=1)
     a, b = Temperature.fit(rows, y, w), Temperature.fit(np.repeat(rows, w, axis=0), np.repeat(y, w))
     assert a.temperature == pytest.approx(b.temperature, rel=1e-3)
 
 
-def test_platt_and_isotonic_calibrate():
+def test_platt_calibrates():
     rng = np.random.default_rng(0)
     truth = rng.random(5000)
     labels = (rng.random(5000) < truth).astype(int)
     distorted = truth**3
-    for kind in (Platt, Isotonic):
-        assert abs(kind.fit(distorted, labels).transform(distorted) - truth).mean() < 0.06
+    assert abs(Platt.fit(distorted, labels).transform(distorted) - truth).mean() < 0.06
 
 
 def test_platt_stays_finite_on_perfect_separation_and_one_class():
@@ -79,30 +77,28 @@ def test_platt_stays_finite_on_perfect_separation_and_one_class():
 
 def test_never_upside_down():
     reversed_labels = ([0.1, 0.2, 0.8, 0.9], [1, 1, 0, 0])
-    for kind in (Platt, Isotonic):
-        assert (np.diff(kind.fit(*reversed_labels).transform(np.linspace(0, 1, 20))) >= 0).all()
+    assert (np.diff(Platt.fit(*reversed_labels).transform(np.linspace(0, 1, 20))) >= 0).all()
 
 
 @given(probabilities, st.randoms(use_true_random=False))
 def test_monotone_bounded_finite(p, random):
     labels = np.array([random.randint(0, 1) for _ in p])
     grid = np.array([-1.0, 0.0, 1e-12, 0.3, 0.5, 1 - 1e-12, 1.0, 2.0])
-    for kind in (Platt, Isotonic):
-        out = kind.fit(p, labels).transform(grid)
-        assert ((out >= 0) & (out <= 1)).all()
-        assert (np.diff(out) >= 0).all()
+    out = Platt.fit(p, labels).transform(grid)
+    assert ((out >= 0) & (out <= 1)).all()
+    assert (np.diff(out) >= 0).all()
     rows = np.stack([p, 1 - p], axis=1)
     out = Temperature.fit(rows, labels).transform(rows)
     assert np.allclose(out.sum(axis=1), 1)
     assert ((rows[:, 0] > rows[:, 1] + 1e-6) <= (out[:, 0] > out[:, 1])).all()
 
 
-@pytest.mark.parametrize("calibrator", [Temperature(1.7), Platt(0.5, -0.1), Isotonic((0.1, 0.6), (0.0, 0.9))])
+@pytest.mark.parametrize("calibrator", [Temperature(1.7), Platt(0.5, -0.1)])
 def test_json_round_trip(calibrator):
     assert from_dict(json.loads(json.dumps(calibrator.to_dict()))) == calibrator
 
 
-@pytest.mark.parametrize("calibrator", [Temperature(2.0), Platt(), Isotonic()])
+@pytest.mark.parametrize("calibrator", [Temperature(2.0), Platt()])
 def test_nan_never_comes_out(calibrator):
     p = np.array([np.nan, 0.5, np.inf, -np.inf])
     out = calibrator.transform(np.stack([p, p], axis=1) if isinstance(calibrator, Temperature) else p)
@@ -112,8 +108,7 @@ def test_nan_never_comes_out(calibrator):
 @pytest.mark.parametrize("record", [
     {}, {"kind": "pickle"}, {"kind": "temperature"}, {"kind": "temperature", "temperature": 0},
     {"kind": "platt", "slope": -1, "intercept": 0}, {"kind": "platt", "slope": None, "intercept": 0},
-    {"kind": "isotonic", "x": [0, 1], "y": [1, 0]}, {"kind": "isotonic", "x": [0], "y": []},
-    {"kind": "isotonic", "x": [], "y": []}, {"kind": "temperature", "temperature": float("nan")},
+    {"kind": "temperature", "temperature": float("nan")},
 ])  # fmt: skip
 def test_bad_records_are_refused(record):
     with pytest.raises(ValueError, match="expected"):
