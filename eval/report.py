@@ -87,19 +87,25 @@ def markdown_report(known: Mapping[str, Any], settings: Mapping[str, Any]) -> st
                     for name in others
                 ],
             )
-    lines += [
+    if settings["data"] != "simulated":
+        # Beside simulated runs they would invite a comparison that means nothing.
+        lines += _published()
+    lines += ["## Settings", "", "```"]
+    lines += [f"{key}: {value}" for key, value in settings.items() if key not in ("out", "data", "train")]
+    return "\n".join([*lines, "```", ""])
+
+
+def _published() -> list[str]:
+    return [
         "## Published LLM judges",
         "",
         "On all 1,920 trajectories, in percent; ours above are on the data at hand.",
         "",
+        *_table(
+            ["judge", "StepCls", "EvidenceRet", "StepDet mean"],
+            [[name, *("" if v is None else f"{v:.2f}" for v in values)] for name, values in PUBLISHED.items()],
+        ),
     ]
-    lines += _table(
-        ["judge", "StepCls", "EvidenceRet", "StepDet mean"],
-        [[name, *("" if v is None else f"{v:.2f}" for v in values)] for name, values in PUBLISHED.items()],
-    )
-    lines += ["## Settings", "", "```"]
-    lines += [f"{key}: {value}" for key, value in settings.items() if key not in ("out", "data", "train")]
-    return "\n".join([*lines, "```", ""])
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

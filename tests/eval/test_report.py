@@ -72,3 +72,8 @@ def test_markdown_holds_every_table_and_plot():
 
 def test_terminal_table():
     assert "50.0 [25.0, 100.0]" in text_of(report.bench_table("cls", "StepCls", SCORES))
+
+
+def test_the_published_stand_beside_real_runs_alone():
+    assert "Claude-Opus-5 | 84.39 | 75.09 | 71.25" in report.markdown_report({}, {"data": "somewhere"})
+    assert "Claude-Opus-5" not in report.markdown_report({}, {"data": "simulated"})

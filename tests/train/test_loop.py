@@ -86,7 +86,7 @@ def test_the_report_has_the_table_and_the_settings(trained):
     assert "## cls, cv" in report
     for backend in BACKENDS:
         assert f"| {backend} | 0." in report
-    assert "Claude-Opus-5" in report
+    assert "Claude-Opus-5" not in report
     assert "simulated: 40" in report
     assert str(trained) not in report
 
