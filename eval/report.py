@@ -118,8 +118,8 @@ def comparison(results: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
         training = sum(one["training_s"] for one in own)
         rows.append([backend, f"{training:.0f}", f"{own[-1]['megabytes']:.1f}", *(f"{rate:,.0f}" for rate in rates)])
     lines += [
-        "Training on every fold of all splits, calibration included. Answers with features and windows; what was read",
-        "is kept from fold to fold, so that the rates of encoder and fusion are upper bounds.",
+        "Training on every fold of all splits, calibration included; what a frozen encoder read is kept from fold to",
+        "fold. Answers about each split's first fold, with features, windows and reading.",
         "",
     ]
     return "\n".join([*lines, *_table(head, rows)])

@@ -157,9 +157,12 @@ class _Cached:
     """Batches whose options the frozen encoder has read already: only the scorer is still to be trained."""
 
     def __init__(self, encoder: Encoder, lessons: Sequence[Lesson]) -> None:
-        self.encoder, self.lessons = encoder, lessons
-        self.read = encoder.read([lesson.prompt for lesson in lessons])
-        self.facts = [facts_of([lesson.prompt]) for lesson in lessons]
+        self.lessons = lessons
+        prompts = [lesson.prompt for lesson in lessons]
+        self.sizes = np.array([len(prompt.options) for prompt in prompts], dtype=np.int64)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        self.read = torch.cat(encoder.read(prompts) or [torch.zeros(0)]).to(encoder.device)
+        self.facts = facts_of(prompts).to(encoder.device)
         self.module: nn.Module = encoder.scorer
 
     def batches(self, generator: np.random.Generator, tokens: int) -> list[list[int]]:
@@ -172,8 +175,10 @@ class _Cached:
         return [self.lessons[n] for n in batch]
 
     def scores(self, module: nn.Module, batch: Sequence[int]) -> Tensor:
-        options, facts = (torch.cat([own[n] for n in batch]) for own in (self.read, self.facts))
-        scores: Tensor = module(options.to(self.encoder.device), facts.to(self.encoder.device))
+        sizes = self.sizes[batch]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = torch.from_numpy(np.repeat(self.starts[batch], sizes) + within).to(self.read.device)
+        scores: Tensor = module(self.read[rows], self.facts[rows])
         return scores
 
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from stepsieve.train.config import TrainConfig
 from stepsieve.train.fit import Training
 from stepsieve.train.heads import HEADS
 from stepsieve.train.outcome import write_predictions
-from stepsieve.train.reading import Reading
+from stepsieve.train.reading import Reading, read_anew
 from stepsieve.train.tasks import Answered, Report, Task, gain
 
 UNFINISHED = ".unfinished"
@@ -46,17 +46,14 @@ class Cost:
 
     Attributes:
         training: seconds, over all folds. megabytes: of its checkpoint, the encoder's base included.
-        answers, seconds: how many answers it gave, by task, and in what time, features included.
+        answers, seconds: how many answers it gave about the first fold, by task, and in what time, features and
+            reading included.
     """
 
     training: float = 0.0
     megabytes: float = 0.0
     answers: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-
-    def add(self, task: str, answers: int, seconds: float) -> None:
-        self.answers[task] = self.answers.get(task, 0) + answers
-        self.seconds[task] = self.seconds.get(task, 0.0) + seconds
 
     def to_dict(self) -> dict[str, Any]:
         rates = {task: n / max(self.seconds[task], 1e-9) for task, n in self.answers.items()}
@@ -156,10 +153,14 @@ def _held_out(
         started = time.perf_counter()
         judge = training.fit(backend, fold.train)
         cost.training += time.perf_counter() - started
+        timed = fold is folds[0]
         for task in tasks:
             started = time.perf_counter()
-            answers = task.ask(judge, tested)
-            cost.add(task.name, sum(map(len, answers)), time.perf_counter() - started)
+            with read_anew(judge) if timed else nullcontext():
+                answers = task.ask(judge, tested)
+            if timed:
+                cost.answers[task.name] = sum(map(len, answers))
+                cost.seconds[task.name] = time.perf_counter() - started
             pairs = zip(tested, answers, strict=True)
             answered[task.name] += [Answered(run, fold.name, own, judge.cutoff) for run, own in pairs]
         advance()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from stepsieve.data.splits import assign_groups
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.models.fusion import score_columns
+from stepsieve.models.judge import Judge
 from stepsieve.models.prompts import Lesson, Reader
 from stepsieve.train.config import EncoderOptions
 from stepsieve.train.heads import HeadSpec, Table, tabulate
@@ -111,6 +113,20 @@ class Reading:
             self.log({**entry, "stage": name})
 
         finetune(encoder, lessons, watched, stage, self.seed, state, log)
+
+
+@contextmanager
+def read_anew(judge: Judge) -> Iterator[None]:
+    """Its encoders read everything, as they would anywhere else, and not what this training run remembers."""
+    encoders = {id(head.encoder): head.encoder for head in judge.heads.values() if head.encoder is not None}
+    remembered = {key: encoder.remembered for key, encoder in encoders.items()}
+    for encoder in encoders.values():
+        encoder.remembered = None
+    try:
+        yield
+    finally:
+        for key, encoder in encoders.items():
+            encoder.remembered = remembered[key]
 
 
 def _start(options: EncoderOptions, seed: int, device: str) -> Encoder:
