@@ -129,7 +129,8 @@ def _seconds(encoder: Encoder, calls: Sequence[Sequence[Prompt]], packing: bool)
 def run(arguments: Namespace) -> None:
     """The command: ``--backend encoder`` of ``stepsieve.eval.speed``."""
     require("torch", "encoder")
-    from stepsieve.models.encoder import MINILM, Encoder
+    from stepsieve.models.base_model import MINILM
+    from stepsieve.models.encoder import Encoder
     from stepsieve.models.export import export
     from stepsieve.models.onnx_encoder import OnnxEncoder
 

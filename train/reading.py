@@ -132,7 +132,8 @@ def read_anew(judge: Judge) -> Iterator[None]:
 def _start(options: EncoderOptions, seed: int, device: str) -> Encoder:
     """The encoder as it is before any training here."""
     from stepsieve.models import checkpoint
-    from stepsieve.models.encoder import MINILM, MODERNBERT, Encoder, Lora, pick_device
+    from stepsieve.models.base_model import MINILM, MODERNBERT, Lora
+    from stepsieve.models.encoder import Encoder, pick_device
 
     where = pick_device(device)
     if options.start is not None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsieve.data.errors import DataError
-from stepsieve.models.encoder import Encoder, Lora, sees
+from stepsieve.models.base_model import Lora
+from stepsieve.models.encoder import Encoder, sees
 from stepsieve.models.packing import collate
 from stepsieve.models.prompts import Prompt
 

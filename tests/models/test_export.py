@@ -18,9 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 from stepsieve.data.errors import DataError
 from stepsieve.data.simulate import simulate
 from stepsieve.models import checkpoint, export, onnx_graph, prompts
+from stepsieve.models.base_model import Lora
 from stepsieve.models.calibrate import Temperature
 from stepsieve.models.checkpoint import Head
-from stepsieve.models.encoder import Encoder, Lora, facts_of
+from stepsieve.models.encoder import Encoder, facts_of
 from stepsieve.models.fusion import score_names
 from stepsieve.models.onnx_encoder import INPUTS, OnnxEncoder, open_graph
 from stepsieve.models.onnx_graph import Exam, choose, linear_layers, quantise, round_weights
