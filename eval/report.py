@@ -119,7 +119,7 @@ def comparison(results: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
         rows.append([backend, f"{training:.0f}", f"{own[-1]['megabytes']:.1f}", *(f"{rate:,.0f}" for rate in rates)])
     lines += [
         "Training on every fold of all splits, calibration included; what a frozen encoder read is kept from fold to",
-        "fold. Answers about each split's first fold, with features, windows and reading.",
+        "fold. Answers about some runs of each split's first fold, with features, windows and reading.",
         "",
     ]
     return "\n".join([*lines, *_table(head, rows)])

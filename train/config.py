@@ -113,7 +113,7 @@ class EncoderOptions:
     start: str | None = None
     simulated: int = 300
     pretrain: Stage = field(default_factory=lambda: Stage("lora", epochs=1, rate=1e-3))
-    finetune: Stage = field(default_factory=lambda: Stage("scorer", epochs=30, rate=1e-3, batch_tokens=2048, patience=6))
+    finetune: Stage = field(default_factory=lambda: Stage("scorer", epochs=30, batch_tokens=2048, patience=6))
 
     def __post_init__(self) -> None:
         _check(self, "encoder", window=(32, 8192), simulated=(1, INFINITY), rank=(1, 1024))

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from stepsieve.data.trajectory import Trajectory
 from stepsieve.eval.report import comparison, markdown_report, metrics_table
 from stepsieve.models import checkpoint
 from stepsieve.models.fusion import TEXT_BACKENDS
+from stepsieve.models.judge import Judge
 from stepsieve.train.config import TrainConfig
 from stepsieve.train.fit import Training
 from stepsieve.train.heads import HEADS
@@ -40,24 +41,25 @@ UNFINISHED = ".unfinished"
 """Folder for the states of unfinished fine-tuning, in the output folder: a run that was killed goes on from them."""
 
 
+TIMED = 8
+"""Of so many runs a backend's rate of answers is taken."""
+
+
 @dataclass
 class Cost:
     """What a backend took on a split.
 
     Attributes:
         training: seconds, over all folds. megabytes: of its checkpoint, the encoder's base included.
-        answers, seconds: how many answers it gave about the first fold, by task, and in what time, features and
-            reading included.
+        rates: answers per second about ``TIMED`` runs of the first fold, by task, features and reading included.
     """
 
     training: float = 0.0
     megabytes: float = 0.0
-    answers: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        rates = {task: n / max(self.seconds[task], 1e-9) for task, n in self.answers.items()}
-        return {"training_s": self.training, "megabytes": self.megabytes, "answers_per_s": rates}
+        return {"training_s": self.training, "megabytes": self.megabytes, "answers_per_s": self.rates}
 
 
 def train(tasks: Sequence[Task], config: TrainConfig) -> None:
@@ -153,19 +155,23 @@ def _held_out(
         started = time.perf_counter()
         judge = training.fit(backend, fold.train)
         cost.training += time.perf_counter() - started
-        timed = fold is folds[0]
         for task in tasks:
-            started = time.perf_counter()
-            with read_anew(judge) if timed else nullcontext():
-                answers = task.ask(judge, tested)
-            if timed:
-                cost.answers[task.name] = sum(map(len, answers))
-                cost.seconds[task.name] = time.perf_counter() - started
+            if fold is folds[0]:
+                cost.rates[task.name] = _rate(task, judge, tested[:TIMED])
+            answers = task.ask(judge, tested)
             pairs = zip(tested, answers, strict=True)
             answered[task.name] += [Answered(run, fold.name, own, judge.cutoff) for run, own in pairs]
         advance()
     cost.megabytes = checkpoint.size(judge.heads) / 1e6
     return answered, cost
+
+
+def _rate(task: Task, judge: Judge, runs: Sequence[Trajectory]) -> float:
+    """Answers per second."""
+    started = time.perf_counter()
+    with read_anew(judge):
+        answers = sum(map(len, task.ask(judge, runs)))
+    return answers / (time.perf_counter() - started)
 
 
 def _is_first_process() -> bool:
