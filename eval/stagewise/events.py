@@ -90,7 +90,7 @@ class Clocks:
 
     def finish(self) -> tuple[Action, ...]:
         """The actions that the end of the run closes."""
-        return tuple(self._close(actor) for actor, waiting in self._open.items() if waiting)
+        return tuple(self._close(actor) for actor in [actor for actor, waiting in self._open.items() if waiting])
 
     def _close(self, actor: str) -> Action:
         calls = self._done.pop(actor, [])
