@@ -75,7 +75,7 @@ def measure(cases: Sequence[Case], judges: str, settings: Settings) -> dict[str,
         changed, options = change(cases, settings)
         ladder, endpoint = ladder_of(judges, options)
         reviewed = evaluate.review(changed, ladder, options)
-        found[name] = evaluate.summary(reviewed, endpoint.asked if endpoint else 0)
+        found[name] = evaluate.summary(reviewed, options, endpoint.asked if endpoint else 0)
     return found
 
 

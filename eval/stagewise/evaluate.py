@@ -82,10 +82,11 @@ def _by_agent(values: Iterable[tuple[str | None, float | None]]) -> dict[str, fl
     return {agent: float(np.mean(own)) for agent, own in sorted(found.items())}
 
 
-def summary(reviewed: Sequence[Reviewed], calls: int) -> dict[str, Any]:
+def summary(reviewed: Sequence[Reviewed], settings: Settings, calls: int = 0) -> dict[str, Any]:
     """What OUT/agents.json holds.
 
     Args:
+        settings: those of the review.
         calls: requests that judges made to a model.
     """
     reports = [own.report for own in reviewed if own.report is not None]
@@ -103,12 +104,24 @@ def summary(reviewed: Sequence[Reviewed], calls: int) -> dict[str, Any]:
         "agents": {agent: _agent(own) for agent, own in sorted(by_agent.items())},
         "discriminability": {f"{eps:.2f}": metrics.discriminability(score, eps) for eps in metrics.EPSILONS},
         "outcome_discriminability": {f"{eps:.2f}": metrics.discriminability(outcome, eps) for eps in metrics.EPSILONS},
+        "separated_pairs": {f"{eps:.2f}": len(metrics.separated(score, eps)) for eps in metrics.EPSILONS},
         "pairs": _pairs(reviewed),
         "kendall_tau": metrics.rank_agreement(score, outcome),
         "stop_rate": metrics.stop_rate(reports),
         "saved": {"actions": actions, "tokens": tokens, "share_of_stopped_runs": share},
         "judge_calls_per_action": calls / steps if steps else 0.0,
+        "first_error": _first_error(reviewed, settings.pass_threshold),
     }
+
+
+def _first_error(reviewed: Sequence[Reviewed], below: float) -> dict[str, float]:
+    """How often the first step that a verdict below a score rests on is the first labelled one; of annotated runs."""
+    predicted, reference = [], []
+    for own in reviewed:
+        if own.report is not None and own.case.run.labels is not None:
+            predicted.append(metrics.first_error(own.report, below))
+            reference.append(min((label.step[0] for label in own.case.run.labels), default=None))
+    return {"runs": len(reference), "accuracy": metrics.first_error_accuracy(predicted, reference)}
 
 
 def _agent(own: Sequence[Reviewed]) -> dict[str, Any]:
@@ -168,8 +181,7 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         agents.add_row(agent, counted, number(own["score"]), number(own["coverage"]), *dims, stopped)
     told = table("discriminability DS(eps)", ("eps", "stage-wise", "pairs", "whole-run outcome"))
     for eps, value in found["discriminability"].items():
-        apart = sum(pair["means_differ_by"] > float(eps) for pair in found["pairs"])
-        pairs = f"{apart} of {len(found['pairs'])}"
+        pairs = f"{found['separated_pairs'][eps]} of {len(found['pairs'])}"
         told.add_row(eps, number(value, 4), pairs, number(found["outcome_discriminability"][eps], 4))
     tests = table("pairs of agents: Wilcoxon on the tasks that both ran", ("agents", "tasks", "difference", "p"))
     for pair in found["pairs"]:
@@ -190,4 +202,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         f"judge calls to a model per action: {number(found['judge_calls_per_action'])}",
         f"Kendall tau against the order by outcome: {number(found['kendall_tau'])}",
     ]
+    if found["first_error"]["runs"]:
+        first = found["first_error"]
+        made.append(f"first labelled step found in {first['accuracy']:.1%} of {first['runs']} annotated runs")
     return made

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.stats import kendalltau, wilcoxon
 
 from stepsieve.eval.stagewise.graph import MilestoneGraph
-from stepsieve.eval.stagewise.policy import Tier
 from stepsieve.eval.stagewise.reviewer import Report
 from stepsieve.eval.stagewise.task_view import ToolKey
 
@@ -86,11 +85,6 @@ def saved(reports: Sequence[Report]) -> tuple[int, int, float]:
     actions = sum(own.actions for _, own in stopped)
     total = actions + sum(done for done, _ in stopped)
     return actions, sum(own.tokens for _, own in stopped), actions / total if total else 0.0
-
-
-def dear_verdicts(report: Report) -> int:
-    """How many verdicts of a run came from a judge above the cheap one."""
-    return sum(tier > Tier.CHEAP for stage in report.stages for tier in stage.tiers.values())
 
 
 def first_error(report: Report, below: float) -> int | None:

@@ -30,8 +30,9 @@ def main() -> None:
     arguments = _arguments()
     check_installed()
     from stepsieve.eval.stagewise import corpus, settings
+    from stepsieve.eval.stagewise.consensus import consensus
     from stepsieve.eval.stagewise.llm import Endpoint
-    from stepsieve.eval.stagewise.planner import plan
+    from stepsieve.eval.stagewise.planner import candidates
 
     options = settings.read(arguments.config)
     endpoint = Endpoint(options.endpoint)
@@ -41,8 +42,9 @@ def main() -> None:
     tasks = {run.group: views[run.id] for run in reversed(runs) if run.task_id}
     lines, problems = [], []
     for (domain, task), view in sorted(tasks.items()):
+        found = candidates(view, endpoint, options.candidates)
         try:
-            graph = plan(view, endpoint, options.candidates)
+            graph = consensus(found, view)
             lines.append(dumps({"domain": domain, "task_id": task, "graph": graph.to_dict()}))
         except DataError as error:
             problems.append(f"no graph for task {domain}/{task}: {error}")

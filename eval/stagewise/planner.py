@@ -7,7 +7,6 @@ from typing import Any
 
 from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import dumps, expect
-from stepsieve.eval.stagewise.consensus import consensus
 from stepsieve.eval.stagewise.graph import MilestoneGraph, from_dict
 from stepsieve.eval.stagewise.llm import Endpoint
 from stepsieve.eval.stagewise.settings import Candidates
@@ -78,19 +77,13 @@ _GRAPH = _object(
 _REPLY = _object(("graphs",), graphs={**_list(_GRAPH), "minItems": PER_BATCH, "maxItems": PER_BATCH})
 
 
-def plan(view: TaskView, endpoint: Endpoint, limits: Candidates) -> MilestoneGraph:
-    """The consensus of as many valid candidates as are wanted, or as the batches give.
-
-    Raises:
-        DataError: the endpoint fails, a reply has another form, or no candidate is valid.
-    """
-    return consensus(candidates(view, endpoint, limits), view)
-
-
 def candidates(view: TaskView, endpoint: Endpoint, limits: Candidates) -> list[MilestoneGraph]:
     """Candidates in the order they came, invalid ones among them, until enough are valid or the batches are used up.
 
-    A graph of another shape than the schema asks for counts as an invalid candidate: it is left out here.
+    What they agree on is for ``consensus`` to say. A graph of another shape than the schema asks for is left out.
+
+    Raises:
+        DataError: the endpoint fails, or a reply holds no list of graphs.
     """
     found: list[MilestoneGraph] = []
     good = 0

@@ -55,7 +55,7 @@ def main() -> None:
     if all(case.graph is None for case in cases):
         raise DataError(f"expected a milestone graph for at least one run, found none: {cases[0].reason}")
     reviewed = evaluate.review(cases, judges, options)
-    found = evaluate.summary(reviewed, endpoint.asked if endpoint else 0)
+    found = evaluate.summary(reviewed, options, endpoint.asked if endpoint else 0)
 
     console = Console(width=None if Console().is_terminal else WIDTH)
     page = Console(file=io.StringIO(), width=WIDTH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Dimension = Literal["correctness", "efficiency", "safety", "compliance"]
@@ -12,16 +12,19 @@ DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 EQUAL: Mapping[Dimension, float] = dict.fromkeys(DIMENSIONS, 1 / len(DIMENSIONS))
 """The weights that a run begins with."""
 
-RELEASED: Mapping[str, Dimension | None] = {
+RELEASED: Mapping[str, Dimension] = {
     "progress": "correctness",
     "state_consistency": "correctness",
     "tool_quality": "compliance",
     "efficiency": "efficiency",
     "safety": "safety",
-    "interaction_quality": None,
-    "recovery": None,
+    "interaction_quality": "compliance",
+    "recovery": "efficiency",
 }
-"""The seven dimensions that the released program asks for, and which of the paper's four each reads; None: no head."""
+"""The seven dimensions that the released program asks for, and which of the paper's four each reads."""
+NEAREST = frozenset(("interaction_quality", "recovery"))
+"""Those that no dimension of the paper stands for: the nearest is read, and believed no more than this."""
+LOW_CONFIDENCE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,17 @@ class Verdict:
 
 
 Verdicts = Mapping[Dimension, Verdict]
+
+
+def as_released(verdicts: Verdicts) -> dict[str, Verdict]:
+    """The verdicts under the names of the released program; a dimension that was not judged is left out."""
+    return {
+        name: replace(verdicts[own], confidence=min(verdicts[own].confidence, LOW_CONFIDENCE))
+        if name in NEAREST
+        else verdicts[own]
+        for name, own in RELEASED.items()
+        if own in verdicts
+    }
 
 
 def stage_score(verdicts: Verdicts, weights: Mapping[Dimension, float]) -> float:

@@ -78,9 +78,9 @@ class Tool:
 
     def accepts(self, parameter: str, kind: str) -> bool:
         """Whether a parameter takes values of a JSON type; one without a declared type takes all."""
-        schema = self.parameters.get("properties", {}).get(parameter)
-        if schema is None:
-            return False
+        schema = self.parameters.get("properties", {}).get(parameter, False)
+        if isinstance(schema, bool):
+            return schema
         taken = schema.get("type")
         kinds = {taken} if isinstance(taken, str) else set(taken or ())
         return not kinds or kind in kinds or (kind == "integer" and "number" in kinds)
@@ -169,7 +169,8 @@ def _declared(record: object, requestor: str, where: str) -> Tool:
         ) from None
     effect = own.get("effect", record.get("effect"))
     if effect is None:
-        read_only = (own.get("annotations") or record.get("annotations") or {}).get("readOnlyHint")
+        hints = own.get("annotations") or record.get("annotations") or {}
+        read_only = expect(hints, dict, "an object", f"{where}.annotations").get("readOnlyHint")
         effect = guessed_effect(name) if read_only is None else "read" if read_only else "write"
     if effect not in EFFECTS:
         raise DataError(f"expected one of {', '.join(EFFECTS)}, found {found(effect)}", field=f"{where}.effect")
@@ -198,7 +199,8 @@ def _output_fields(schema: object, path: str = "") -> Iterable[tuple[str, str]]:
     kind = schema.get("type", "object")
     if path and isinstance(kind, str):
         yield path, kind
-    for name, own in (schema.get("properties") or {}).items():
+    properties = schema.get("properties")
+    for name, own in (properties if isinstance(properties, dict) else {}).items():
         yield from _output_fields(own, f"{path}.{name}" if path else name)
     if kind == "array":
         yield from _output_fields(schema.get("items"), f"{path}.*" if path else "*")

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from stepsieve.eval.stagewise.policy import Tier, route
-from stepsieve.eval.stagewise.scoring import EQUAL, Verdict, run_score, stage_score, update_weights
+from stepsieve.eval.stagewise.scoring import EQUAL, Verdict, as_released, run_score, stage_score, update_weights
 from stepsieve.eval.stagewise.settings import Settings
 
 NAMES = ("correctness", "efficiency", "safety", "compliance")
@@ -96,3 +96,17 @@ def test_the_tier_of_each_dimension_from_a_cheap_base():
 def test_a_dimension_that_was_not_judged_goes_to_the_base():
     made = route(0.5, {"safety": Verdict(0.1, 1.0)}, False, Settings())
     assert (made.tiers["safety"], made.tiers["correctness"]) == (Tier.EXPENSIVE, Tier.STANDARD)
+
+
+def test_the_seven_dimensions_of_the_released_program():
+    made = as_released(verdicts(0.1, 0.2, 0.3, 0.4, confidence=(0.9, 0.8, 0.7, 0.1)))
+    assert {name: (own.score, own.confidence) for name, own in made.items()} == {
+        "progress": (0.1, 0.9),
+        "state_consistency": (0.1, 0.9),
+        "tool_quality": (0.4, 0.1),
+        "efficiency": (0.2, 0.8),
+        "safety": (0.3, 0.7),
+        "interaction_quality": (0.4, 0.1),
+        "recovery": (0.2, 0.25),
+    }
+    assert set(as_released({"safety": Verdict(1, 1)})) == {"safety"}
