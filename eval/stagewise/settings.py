@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 
 from stepsieve.data.errors import DataError
 
@@ -118,15 +117,13 @@ def read(path: str | None = None) -> Settings:
         DataError: no such file, an unknown key, a value of another type.
     """
     parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
     parser.add_class_arguments(Settings)
-    shipped = files("stepsieve.configs").joinpath(CONFIG).read_text(encoding="utf-8")
+    given = [str(files("stepsieve.configs").joinpath(CONFIG)), *([] if path is None else [path])]
+    if path is not None and not Path(path).is_file():
+        raise DataError("expected a file that can be read", file=path)
     try:
-        values = parser.parse_string(shipped)
-        if path is not None:
-            values = parser.parse_string(Path(path).read_text(encoding="utf-8"), cfg_base=values)
-        made: Any = parser.instantiate_classes(values)
-    except OSError as error:
-        raise DataError(f"expected a file that can be read: {error.strerror}", file=path) from None
+        made = vars(parser.instantiate(parser.parse_args([f"--config={file}" for file in given])))
     except Exception as error:
         raise DataError(f"expected the keys of {CONFIG}, found an error: {error}", file=path) from None
-    return Settings(**(vars(made) if isinstance(made, Namespace) else dict(made)))
+    return Settings(**{field.name: made[field.name] for field in fields(Settings)})

@@ -4,7 +4,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -13,7 +13,7 @@ import yaml
 
 from stepsieve.data.errors import DataError
 from stepsieve.data.messages import write_message
-from stepsieve.eval.stagewise import corpus, evaluate, quality, settings
+from stepsieve.eval.stagewise import ablations, corpus, evaluate, plan, quality, run, settings
 from stepsieve.eval.stagewise.ladders import ladder_of
 from stepsieve.eval.stagewise.settings import Settings
 
@@ -25,13 +25,25 @@ FAIL = ("find_guest", {"name": "Bob"}, "Error: no such guest")
 
 
 def write(path, runs):
-    def record(run):
-        messages = [write_message(message) for message in run.messages]
-        own = {"trajectory_id": run.id, "domain": run.domain, "task_id": run.task_id, "agent": run.agent}
-        return orjson.dumps({**own, "outcome": run.outcome, "messages": messages}) + b"\n"
+    def record(made):
+        messages = [write_message(message) for message in made.messages]
+        known = {"trajectory_id": made.id, "domain": made.domain, "task_id": made.task_id, "agent": made.agent}
+        return orjson.dumps({**known, "outcome": made.outcome, "messages": messages}) + b"\n"
 
     path.write_bytes(b"".join(map(record, runs)))
     return path
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Calls a command in this process; gives what it prints."""
+
+    def main(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        {"run": run, "ablations": ablations, "quality": quality, "plan": plan}[name].main()
+        return capsys.readouterr().out
+
+    return main
 
 
 @pytest.fixture
@@ -40,11 +52,12 @@ def runs(desk):
     made = []
     for task in "tu":
         made.append(desk.run([LOOK, BOOK], id=f"{task}-neat", task_id=task, agent="neat"))
-        made.append(desk.run([FAIL, FAIL, LOOK, BOOK], id=f"{task}-rash", task_id=task, agent="rash"))
+        made.append(desk.run([FAIL, FAIL, LOOK, FAIL, BOOK], id=f"{task}-rash", task_id=task, agent="rash"))
     return [*made, desk.run([LOOK], id="alone", task_id="v", agent="neat")]
 
 
 def command(name, *arguments):
+    """The command in a process of its own, as a user calls it."""
     script = ROOT / "eval" / "stagewise" / f"{name}.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -60,7 +73,7 @@ def test_run_reports_every_run_and_agent(runs, tmp_path):
     done = command("run", "--data", write(tmp_path / "runs.jsonl", runs), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     lines = [orjson.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_bytes().splitlines()]
-    assert [line["trajectory_id"] for line in lines] == [run.id for run in runs]
+    assert [line["trajectory_id"] for line in lines] == [own.id for own in runs]
     alone = lines[-1]
     assert alone["report"] is None
     assert "another successful run" in alone["reason"]
@@ -77,7 +90,7 @@ def test_run_reports_every_run_and_agent(runs, tmp_path):
     assert (tmp_path / "out" / "report.md").read_text().startswith("# Stage-wise evaluation")
 
 
-def test_given_graphs_are_used_and_checked(runs, tmp_path):
+def test_given_graphs_are_used_and_checked(runs, tmp_path, call):
     data = write(tmp_path / "runs.jsonl", runs)
     graph = {"milestones": [{"id": "a", "tool": "find_guest", "role": "read"}], "edges": []}
     graphs = tmp_path / "graphs.jsonl"
@@ -90,9 +103,7 @@ def test_given_graphs_are_used_and_checked(runs, tmp_path):
     assert [case.graph is not None for case in cases] == [True, True, False, False, False]
     assert "a tool of the catalogue, found 'burn'" in cases[2].reason
     assert "a graph of the task, found none" in cases[4].reason
-    done = command("run", "--data", data, "--graphs", graphs, "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert "2 of 5 runs reviewed" in done.stdout
+    assert "2 of 5 runs reviewed" in call("run", "--data", data, "--graphs", graphs, "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +120,7 @@ def test_given_graphs_are_used_and_checked(runs, tmp_path):
         ("run", ["--data", "{alone}"], "--out"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(desk, tmp_path, name, arguments, words):
+def test_bad_input_is_refused_before_anything_is_written(desk, tmp_path, call, name, arguments, words):
     (tmp_path / "config.yaml").write_text("stagnation: 3\n")
     places = {
         "missing": tmp_path / "missing",
@@ -117,31 +128,30 @@ def test_bad_input_is_one_line_and_exit_2(desk, tmp_path, name, arguments, words
         "config": tmp_path / "config.yaml",
         "out": tmp_path / "out",
     }
-    done = command(name, *(argument.format(**places) for argument in arguments))
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert words in done.stderr
+    with pytest.raises(DataError) as caught:
+        call(name, *(argument.format(**places) for argument in arguments))
+    assert words in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_ablations_print_the_whole_and_five_without(runs, tmp_path):
-    done = command("ablations", "--data", write(tmp_path / "runs.jsonl", runs), "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+def test_bad_input_is_one_line_and_exit_2(tmp_path):
+    done = command("run", "--data", tmp_path / "missing", "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_ablations_print_the_whole_and_five_without(runs, tmp_path, call):
+    printed = call("ablations", "--data", write(tmp_path / "runs.jsonl", runs), "--out", tmp_path / "out")
     found = orjson.loads((tmp_path / "out" / "ablations.json").read_bytes())
     names = ["full", "fixed judges", "fixed weights", "no minefields", "no milestone graph", "no stops"]
     assert list(found) == names
-    assert all(name in done.stdout for name in names)
+    assert all(name in printed for name in names)
     assert found["fixed weights"]["agents"]["rash"]["score"] > found["full"]["agents"]["rash"]["score"]
     assert found["no milestone graph"]["agents"]["rash"]["score"] != found["full"]["agents"]["rash"]["score"]
 
 
 def test_quality_against_reference_actions(runs):
-    def task(run, *names):
-        return {"actions": [{"name": name, "kwargs": {}} for name in names]}
-
-    from dataclasses import replace
-
-    known = [replace(run, task=task(run, "find_guest", "book_room", "book_room")) for run in runs[:4]]
+    actions = [{"name": name, "kwargs": {}} for name in ("find_guest", "book_room", "book_room")]
+    known = [replace(own, task={"actions": actions}) for own in runs[:4]]
     found = quality.measure(corpus.cases_of([*known, runs[4]]))
     assert (found["runs"], found["graphs"], found["valid_rate"]) == (5, 4, 1.0)
     # One booking of two; with look-ups two of three calls.
@@ -157,9 +167,7 @@ def test_quality_against_reference_actions(runs):
 
 
 def test_the_graphs_are_the_same_without_the_task_records(runs):
-    from dataclasses import replace
-
-    known = [replace(run, task={"actions": [{"name": "drop_room"}]}) for run in runs]
+    known = [replace(own, task={"actions": [{"name": "drop_room"}]}) for own in runs]
     assert [case.graph for case in corpus.cases_of(known)] == [case.graph for case in corpus.cases_of(runs)]
 
 
@@ -210,7 +218,7 @@ def test_settings_that_are_none(tmp_path, text):
 
 
 def test_successful_agents_are_told_apart_by_stages_alone(released):
-    runs = [run for run in released if run.subset == "automated"]
+    runs = [own for own in released if own.subset == "automated"]
     options = settings.read()
     reviewed = evaluate.review(corpus.cases_of(runs), ladder_of("tier1", options)[0], options)
     found = evaluate.summary(reviewed, options)
