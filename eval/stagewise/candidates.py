@@ -101,7 +101,7 @@ def _flow(run: Trajectory, calls: Sequence[Interaction], names: Mapping[int, str
         for path, value in leaves_of(parse_result(own.result)):
             if isinstance(value, str) and _specific(value):
                 sources.setdefault(value, (own, path))
-    bindings = {}
+    bindings: dict[tuple[str, str, str], Binding] = {}
     for own in calls:
         said = "\n".join(message.content or "" for message in run.messages[: own.call_index] if message.role == "user")
         for path, value in leaves_of(own.call.arguments):

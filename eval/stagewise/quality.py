@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from rich.console import Console
@@ -26,6 +26,14 @@ from stepsieve.data.jsonio import expect
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.eval.stagewise import check_installed
 from stepsieve.models.checkpoint import write_atomic
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from stepsieve.eval.stagewise.corpus import Case
+    from stepsieve.eval.stagewise.graph import MilestoneGraph
+    from stepsieve.eval.stagewise.metrics import Overlap
+    from stepsieve.eval.stagewise.task_view import TaskView, ToolKey
 
 COUNTED = {
     "operations": ("write",),
@@ -44,12 +52,14 @@ def _arguments() -> Namespace:
     return parser.parse_args()
 
 
-def reference_actions(run: Trajectory) -> list[tuple[str, str]] | None:
-    """(requestor, name) of each reference action of the run's task; None where its record has none.
+def reference_actions(run: Trajectory) -> list[ToolKey] | None:
+    """(requestor, canonical name) of each reference action of the run's task; None where its record has none.
 
     Raises:
         DataError: a record of another form.
     """
+    from stepsieve.eval.stagewise.task_view import canonical
+
     task = run.task or {}
     criteria = task.get("evaluation_criteria")
     actions = task.get("actions", criteria.get("actions") if isinstance(criteria, Mapping) else None)
@@ -59,66 +69,91 @@ def reference_actions(run: Trajectory) -> list[tuple[str, str]] | None:
     for place, action in enumerate(expect(actions, list, "a list of actions", "task.actions")):
         own = expect(action, dict, "an action", f"task.actions[{place}]")
         name = expect(own.get("name"), str, "text", f"task.actions[{place}].name")
-        found.append((str(own.get("requestor") or "assistant"), name))
+        found.append((str(own.get("requestor") or "assistant"), canonical(name)))
     return found
 
 
-def measure(cases: Sequence[Any]) -> dict[str, Any]:
-    """The figures of cases whose runs have reference actions.
+def measure(cases: Sequence[Case]) -> dict[str, Any]:
+    """The figures of the cases that have a graph and reference actions.
 
-    Args:
-        cases: of ``corpus.cases_of``.
+    Raises:
+        DataError: there is none.
     """
-    import networkx as nx
-
     from stepsieve.eval.stagewise import metrics
-    from stepsieve.eval.stagewise.task_view import canonical
 
-    overlaps: dict[str, list[metrics.Overlap]] = {name: [] for name in COUNTED}
-    mines, distances, broken, without = [], [], 0, Counter[str]()
+    overlaps: dict[str, list[Overlap]] = {name: [] for name in (*COUNTED, "minefields")}
+    similarities: list[float] = []
+    broken, without = 0, Counter[str]()
     for case in cases:
         actions = reference_actions(case.run)
         if actions is None:
             without["expected reference actions in the task record, found none"] += 1
-            continue
-        if case.graph is None:
+        elif case.graph is None:
             without[case.reason] += 1
-            continue
-        try:
-            case.graph.check(case.view)
-        except DataError:
+        elif not _is_valid(case.graph, case.view):
             broken += 1
-            continue
-        effects = {tool.key: tool.effect for tool in case.view.tools}
-        wanted = Counter((requestor, canonical(name)) for requestor, name in actions)
-        for name, counted in COUNTED.items():
-            kept = Counter({key: count for key, count in wanted.items() if effects.get(key, "write") in counted})
-            own = metrics.operations(case.graph, lambda key, e=effects, c=counted: e[key] in c)
-            overlaps[name].append(metrics.overlap(own, kept))
-        destructive = {tool.key for tool in case.view.tools if tool.destructive}
-        named = Counter({own.tool_key for own in case.graph.minefields})
-        mines.append(metrics.overlap(named, Counter(destructive - wanted.keys())))
-        # The reference gives no order, only which calls: no edges.
-        reference = nx.DiGraph()
-        writes = [key for key in wanted.elements() if effects.get(key, "write") == "write"]
-        reference.add_nodes_from((place, {"tool": key}) for place, key in enumerate(writes))
-        labelled = metrics.as_labelled(case.graph, lambda key, e=effects: e[key] == "write")
-        distances.append(metrics.ged_similarity(labelled, reference))
-    if not mines:
-        reasons = "; ".join(without) or "a graph that keeps the contract"
+        else:
+            for name, own in _overlaps(case.graph, case.view, actions).items():
+                overlaps[name].append(own)
+            counted = _counted(case.view, ("write",))
+            reference = _unordered([key for key in actions if counted(key)])
+            similarities.append(metrics.ged_similarity(metrics.as_labelled(case.graph, counted), reference))
+    if not similarities:
+        reasons = "; ".join(without) or "only graphs that break the contract"
         raise DataError(f"expected a run with a graph and reference actions, found none: {reasons}")
     return {
         "runs": len(cases),
-        "graphs": len(mines) + broken,
+        "graphs": len(similarities) + broken,
         "without": dict(without.most_common()),
-        "valid_rate": len(mines) / (len(mines) + broken),
+        "valid_rate": len(similarities) / (len(similarities) + broken),
         **{name: _figures(own) for name, own in overlaps.items()},
-        "minefields": _figures(mines),
-        "ged_similarity": sum(distances) / len(distances),
+        "ged_similarity": sum(similarities) / len(similarities),
     }
 
 
-def _figures(overlaps: Sequence[Any]) -> dict[str, float]:
+def _is_valid(graph: MilestoneGraph, view: TaskView) -> bool:
+    try:
+        graph.check(view)
+    except DataError:
+        return False
+    return True
+
+
+def _overlaps(graph: MilestoneGraph, view: TaskView, actions: Sequence[ToolKey]) -> dict[str, Overlap]:
+    """What a graph shares with the reference, by what is compared."""
+    from stepsieve.eval.stagewise import metrics
+
+    found = {}
+    for name, effects in COUNTED.items():
+        counted = _counted(view, effects)
+        wanted = Counter(key for key in actions if counted(key))
+        found[name] = metrics.overlap(metrics.operations(graph, counted), wanted)
+    forbidden = {tool.key for tool in view.tools if tool.destructive} - set(actions)
+    named = {own.tool_key for own in graph.minefields}
+    found["minefields"] = metrics.overlap(Counter(named), Counter(forbidden))
+    return found
+
+
+def _counted(view: TaskView, effects: Sequence[str]) -> Callable[[ToolKey], bool]:
+    """Whether a tool's effect is one of these; a tool that no run has called counts as a write."""
+
+    def counted(key: ToolKey) -> bool:
+        tool = view.by_key.get(key)
+        return (tool.effect if tool else "write") in effects
+
+    return counted
+
+
+def _unordered(actions: Sequence[ToolKey]) -> nx.DiGraph:
+    """The reference as a graph: it names calls, and no order that they need."""
+    import networkx
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from((place, {"tool": key}) for place, key in enumerate(actions))
+    return graph
+
+
+def _figures(overlaps: Sequence[Overlap]) -> dict[str, float]:
     from stepsieve.eval.stagewise import metrics
 
     together = metrics.micro(overlaps)
@@ -127,6 +162,7 @@ def _figures(overlaps: Sequence[Any]) -> dict[str, float]:
         "recall": together.recall,
         "micro_f1": together.f1,
         "macro_f1": metrics.macro_f1(overlaps),
+        "in_reference": together.expected,
     }
 
 
@@ -137,10 +173,11 @@ def main() -> None:
 
     make = corpus.read_graphs(Path(arguments.graphs)) if arguments.graphs else None
     found = measure(corpus.cases_of(corpus.read(arguments.data), make))
-    columns = ("of", "precision", "recall", "micro F1", "macro F1")
+    columns = ("of", "precision", "recall", "micro F1", "macro F1", "in reference")
     table = evaluate.table("milestone graphs against reference actions", columns)
     for name in (*COUNTED, "minefields"):
-        table.add_row(name, *(evaluate.number(value) for value in found[name].values()))
+        *shares, count = found[name].values()
+        table.add_row(name, *map(evaluate.number, shares), str(count))
     console = Console(width=None if Console().is_terminal else 120)
     console.print(table)
     console.print(f"valid rate {found['valid_rate']:.1%} of {found['graphs']} graphs", highlight=False)

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from stepsieve.data.errors import DataError
 
@@ -25,11 +26,11 @@ class Policy:
         raise_uncertainty: a dimension that is at least so uncertain is judged one tier above the base.
     """
 
-    confident_margin: float = 0.05
-    confident_uncertainty: float = 0.20
-    expensive_below: float = 0.40
-    raise_below: float = 0.60
-    raise_uncertainty: float = 0.45
+    confident_margin: ClosedUnitInterval = 0.05
+    confident_uncertainty: ClosedUnitInterval = 0.20
+    expensive_below: ClosedUnitInterval = 0.40
+    raise_below: ClosedUnitInterval = 0.60
+    raise_uncertainty: ClosedUnitInterval = 0.45
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class Stops:
         stagnation: so many closed actions in a row that settle no milestone end it.
     """
 
-    fatal_severity: float = 0.95
-    broken_calls: int = 3
-    low_score: float = 0.40
-    low_stages: int = 2
-    stagnation: int = 16
+    fatal_severity: ClosedUnitInterval = 0.95
+    broken_calls: PositiveInt = 3
+    low_score: ClosedUnitInterval = 0.40
+    low_stages: PositiveInt = 2
+    stagnation: PositiveInt = 16
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Candidates:
         batches: requests at most.
     """
 
-    wanted: int = 6
-    batches: int = 4
+    wanted: PositiveInt = 6
+    batches: PositiveInt = 4
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class EndpointSettings:
     base_url: str | None = None
     model: str = ""
     cache: str = "runs/stagewise/replies"
-    timeout: float = 120.0
+    timeout: PositiveFloat = 120.0
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,9 @@ class Settings:
         endpoint: where models are asked.
     """
 
-    pass_threshold: float = 0.80
-    alpha: float = 1.0
-    beta: float = 1.0
+    pass_threshold: ClosedUnitInterval = 0.80
+    alpha: NonNegativeFloat = 1.0
+    beta: NonNegativeFloat = 1.0
     dynamic_weights: bool = True
     dynamic_tiers: bool = True
     stopping: bool = True

@@ -204,7 +204,20 @@ def test_a_file_changes_single_keys(tmp_path):
     assert (made.stops.stagnation, made.alpha, made.stops.fatal_severity, made.beta) == (3, 0.5, 0.95, 1.0)
 
 
-@pytest.mark.parametrize("text", ["stagnation: 3", "stops:\n  stagnation: many", "alpha: [1]", "stops: 3", ":"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stagnation: 3",
+        "stops:\n  stagnation: many",
+        "stops:\n  stagnation: 0",
+        "pass_threshold: 80",
+        "alpha: -1",
+        "alpha: .nan",
+        "alpha: [1]",
+        "stops: 3",
+        ":",
+    ],
+)
 def test_settings_that_are_none(tmp_path, text):
     path = tmp_path / "own.yaml"
     path.write_text(text)
