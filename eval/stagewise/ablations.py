@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
-from stepsieve.data.errors import DataError, Parser, run_cli
+from stepsieve.data.errors import Parser, run_cli
 from stepsieve.eval.stagewise import check_installed
 from stepsieve.models.checkpoint import write_atomic
 
@@ -85,11 +85,7 @@ def main() -> None:
     from stepsieve.eval.stagewise import corpus, evaluate, metrics, settings
 
     options = settings.read(arguments.config)
-    make = corpus.read_graphs(Path(arguments.graphs)) if arguments.graphs else None
-    cases = corpus.cases_of(corpus.read(arguments.data), make)
-    if all(case.graph is None for case in cases):
-        raise DataError(f"expected a milestone graph for at least one run, found none: {cases[0].reason}")
-    found = measure(cases, arguments.judges, options)
+    found = measure(corpus.read_cases(arguments.data, arguments.graphs), arguments.judges, options)
     columns = ("variant", "mean", *(f"DS({eps})" for eps in metrics.EPSILONS), "p<.05", "stopped", "saved", "calls")
     title = f"ablations, {arguments.judges}: {found['full']['reviewed']} of {found['full']['runs']} runs"
     table = evaluate.table(title, columns)

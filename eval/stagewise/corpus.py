@@ -76,6 +76,18 @@ def cases_of(runs: Sequence[Trajectory], make: MakeGraph | None = None) -> list[
     return cases
 
 
+def read_cases(data: str, graphs: str | None) -> list[Case]:
+    """The runs of ``data`` with the graphs of a file, by default those of the other runs of each task.
+
+    Raises:
+        DataError: runs or graphs that can't be used, or not one run with a graph.
+    """
+    cases = cases_of(read(data), read_graphs(Path(graphs)) if graphs else None)
+    if all(case.graph is None for case in cases):
+        raise DataError(f"expected a milestone graph for at least one run, found none: {cases[0].reason}", file=data)
+    return cases
+
+
 def read(path: str) -> list[Trajectory]:
     """The runs of a file or folder in any known format. Raises DataError: none, or one that can't be used."""
     runs = list(load(path))

@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from stepsieve.data.errors import DataError, Parser, run_cli
+from stepsieve.data.errors import Parser, run_cli
 from stepsieve.data.jsonio import dumps
 from stepsieve.eval.stagewise import check_installed
 from stepsieve.models.checkpoint import write_atomic
@@ -50,11 +50,7 @@ def main() -> None:
 
     options = settings.read(arguments.config)
     judges, endpoint = ladder_of(arguments.judges, options)
-    make = corpus.read_graphs(Path(arguments.graphs)) if arguments.graphs else None
-    cases = corpus.cases_of(corpus.read(arguments.data), make)
-    if all(case.graph is None for case in cases):
-        raise DataError(f"expected a milestone graph for at least one run, found none: {cases[0].reason}")
-    reviewed = evaluate.review(cases, judges, options)
+    reviewed = evaluate.review(corpus.read_cases(arguments.data, arguments.graphs), judges, options)
     found = evaluate.summary(reviewed, options, endpoint.asked if endpoint else 0)
 
     console = Console(width=None if Console().is_terminal else WIDTH)
