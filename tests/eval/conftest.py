@@ -52,6 +52,15 @@ def corpus(runs, tmp_path_factory):
     return file
 
 
+@pytest.fixture(scope="session")
+def few(runs, tmp_path_factory):
+    """Three short runs: to read their text takes its time."""
+    file = tmp_path_factory.mktemp("few") / "runs.jsonl"
+    short = sorted((run for run in runs if len(run.steps) > 1), key=lambda run: len(run.messages))[:3]
+    file.write_bytes(b"".join(map(line, short)))
+    return file
+
+
 @pytest.fixture
 def cut(monkeypatch):
     """``with cut(n):`` what writes rows is interrupted after n pieces."""
@@ -102,7 +111,7 @@ def fused(tiny_base, tmp_path_factory):
     """A checkpoint whose heads read text too: a random encoder, and trees that were fitted to noise."""
     from stepsieve.models.encoder import Encoder
 
-    encoder, made = Encoder.from_base(tiny_base, window=64), tmp_path_factory.mktemp("fused")
+    encoder, made = Encoder.from_base(tiny_base, window=32), tmp_path_factory.mktemp("fused")
     chance = np.random.default_rng(0)
     for task, spec in HEADS.items():
         names, classes = spec.columns("fusion"), len(spec.classes)

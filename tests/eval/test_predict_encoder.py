@@ -12,14 +12,6 @@ from stepsieve.models.encoder import Encoder
 from stepsieve.models.judge import Judge
 
 
-@pytest.fixture(scope="module")
-def few(corpus, tmp_path_factory):
-    """The first runs of the corpus: text takes its time."""
-    file = tmp_path_factory.mktemp("few") / "runs.jsonl"
-    file.write_bytes(b"".join(corpus.read_bytes().splitlines(keepends=True)[:8]))
-    return file
-
-
 def test_the_device_reaches_the_encoder(command, fused, few, tmp_path, monkeypatch):
     devices, to = [], Encoder.to
     monkeypatch.setattr(Encoder, "to", lambda self, device, *rest: devices.append(device) or to(self, device, *rest))
@@ -66,7 +58,7 @@ def test_what_text_adds_is_not_explained(command, fused, few, tmp_path):
 
 def test_two_workers_write_what_one_does(fused, few, monkeypatch):
     monkeypatch.setattr(sources, "SMALL_FILE", 0)
-    monkeypatch.setattr(sources, "PIECE_ITEMS", 3)
+    monkeypatch.setattr(sources, "PIECE_ITEMS", 1)
     monkeypatch.setattr(work, "IN_PROCESS", 0)
     predictor = work.Predictor(work.Options(str(fused), device="cpu"))
     alone, together = (list(work.score_here(sources.pieces([few]), predictor, workers)) for workers in (1, 2))

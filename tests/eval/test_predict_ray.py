@@ -19,6 +19,8 @@ from stepsieve.eval.output import Output
 # Ray guards what it starts: who connects by its address has to know the secret, as on any cluster of one's own.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+# A Ray that listens to one machine alone is found there by who takes that machine for all there is.
+os.environ.update(cluster.ALONE)
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -130,10 +132,9 @@ def test_workers_that_are_killed_lose_nothing(command, on_ray, corpus, running, 
     assert (tmp_path / "found.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_heads_that_read_text(command, on_ray, fused, corpus, tmp_path):
+def test_heads_that_read_text(command, on_ray, fused, few, tmp_path):
     pytest.importorskip("transformers", reason="the extra encoder is not installed")
-    (tmp_path / "few.jsonl").write_bytes(b"".join(corpus.read_bytes().splitlines(keepends=True)[:4]))
-    arguments = ("--checkpoint", fused, "--input", tmp_path / "few.jsonl")
+    arguments = ("--checkpoint", fused, "--input", few)
     assert command(*arguments, "--output", tmp_path / "here.jsonl", "--device", "cpu")[0] == 0
     code, _, problems = on_ray(*arguments, "--output", tmp_path / "there.jsonl", "--device", "cpu")
     assert (code, problems) == (0, "")
