@@ -17,7 +17,8 @@ The last three are read by agentpile, and have steps instead of messages. Their 
 order (``agentpile.Run.events``): one message for each system, user or agent step, which holds the text and all calls of
 the step, and one tool message for each result. A subagent's run follows its parent's as ``<parent id>/<subagent id>``.
 
-The format is detected from the content, never from a name alone, unless it is given. An id that a file does not hold is
+The format is detected from the content, never from a name alone, unless it is given. The rows of a Parquet file are
+records like the lines of JSON Lines (see parquet.py). An id that a file does not hold is
 made from the file's name and the position in it: ``chats:17``.
 """
 
@@ -36,6 +37,7 @@ from stepsieve.data.documents import consumed, opened, parsed, raw_documents
 from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import dumps, found, loads
 from stepsieve.data.messages import MAX_TEXT, read_chat
+from stepsieve.data.parquet import is_parquet, rows
 from stepsieve.data.shapes import FORMATS, detect, is_message, shape
 from stepsieve.data.trajectory import Trajectory
 
@@ -45,7 +47,7 @@ Make = Callable[[], Iterable[Trajectory]]
 
 _WHOLE_FILE = ("otlp", "claude-code")
 """Formats in which one run can be spread over all lines of a JSON Lines file."""
-_SUFFIXES = re.compile(r"(\.jsonl?|\.ndjson)?(\.gz|\.zst)?$")
+_SUFFIXES = re.compile(r"(\.jsonl?|\.ndjson|\.parquet)?(\.gz|\.zst)?$")
 _SESSION_HEAD = 50
 """A Claude Code session opens with bookkeeping lines: so many are read before its format is given up."""
 
@@ -105,8 +107,8 @@ def load(
 ) -> Iterator[Trajectory]:
     """The trajectories of a file, a RedundancyBench folder, or standard input ("-"), one at a time.
 
-    JSON Lines are read line by line, so a file of any size takes the memory of its longest line; other files are held
-    whole. Files that begin as gzip or zstd are decompressed.
+    JSON Lines are read line by line, so a file of any size takes the memory of its longest line, and Parquet row group
+    by row group; other files are held whole. Files that begin as gzip or zstd are decompressed.
 
     Args:
         path: what to read.
@@ -217,6 +219,11 @@ def _documents(path: Path, format: str | None, max_text: int) -> Iterator[Docume
     context = _Context("stdin" if stdin else _SUFFIXES.sub("", path.name), max_text, None if stdin else path)
     # A line twice as long as the text may be is not worth parsing: that would take several times its size in memory.
     with opened(context.path) as file:
+        if is_parquet(file):
+            size = context.path.stat().st_size if context.path else 0
+            for number, (row, done) in enumerate(rows(file, 2 * max_text), 1):
+                yield Document(f"{place}:{number}", row, format, context.at(number), True, int(size * done))
+            return
         raw = raw_documents(file, 2 * max_text)
         head: list[tuple[int, object]] = []
         if format is None:

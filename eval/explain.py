@@ -51,10 +51,10 @@ class Explainer:
     """Says of a judge's predictions what moved them."""
 
     def __init__(self, judge: Judge) -> None:
-        """Raises DataError: a head that is no gbdt."""
+        """Raises DataError: a head that is no gbdt, or one that reads text too."""
         self.heads = {task: judge.heads[task] for task in (DET, RET, CLS)}
         for task, head in self.heads.items():
-            if not isinstance(head.scorer, Gbdt):
+            if not isinstance(head.scorer, Gbdt) or head.encoder is not None:
                 raise DataError(f"expected gbdt heads to explain, found {head.backend!r} for {task!r}")
 
     def explain(

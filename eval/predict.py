@@ -3,21 +3,23 @@
     python eval/predict.py --input DIR --output out.jsonl                               # the shipped checkpoint
     python eval/predict.py --input 'runs/**/*.jsonl.gz' more.json --output out.parquet  # files, globs, folders
     zcat runs.gz | python eval/predict.py --input - --output out.jsonl                  # standard input
+    python eval/predict.py --input /shared/runs --output out.parquet --engine ray --ray-address HOST:6379  # a cluster
 
 A line is {"trajectory_id", "predictions": [{"redundant_step_idx", "redundant_step_type", "evidence_step_idx",
 "confidence"}]}, the most confident first. A job that was cut short goes on where it was when the same command is given
-again. Its file does not depend on the number of workers, nor on how often it was cut.
+again. Its file does not depend on the engine, the number of workers, nor on how often it was cut.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
 from argparse import Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,32 +31,33 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.jsonio import dumps
 from stepsieve.eval import sources
+from stepsieve.eval.cluster import score_on_ray
 from stepsieve.eval.output import Output, check
 from stepsieve.eval.sources import Piece
-from stepsieve.eval.work import Options, Predictor, Scored, checkpoint_folder, score
+from stepsieve.eval.work import Options, Predictor, Scored, checkpoint_folder, cores, score_here
 
 Advance = Callable[[int], None]
 Tell = Callable[[DataError], None]
+Score = Callable[[Iterable[Piece]], Generator[Scored, None, None]]
 
 
-def predict(
-    output: Output, pieces: Iterable[Piece], predictor: Predictor, workers: int, advance: Advance, tell: Tell
-) -> None:
+def predict(output: Output, pieces: Iterable[Piece], score: Score, advance: Advance, tell: Tell) -> None:
     """Score the pieces that are not done yet, and put the output in its place.
 
     Args:
+        score: gives the results of pieces, in order.
         advance: called with the number of bytes of the input that are done.
-        tell: called with what is left out.
+        tell: called with what can't be used; it is left out unless this raises.
 
     Raises:
-        DataError: no trajectory at all, or, unless skipping is asked for, the first that can't be used.
+        DataError: no trajectory at all.
     """
     seen = {orjson.loads(line)["trajectory_id"] for line in output.written()}
     if not output.progress.complete:
         left = _after(pieces, output.progress.pieces, advance)
-        with closing(score(left, predictor, workers)) as results:
+        with closing(score(left)) as results:
             for scored in results:
-                _add(output, scored, seen, tell if predictor.options.skip else _raise)
+                _add(output, scored, seen, tell)
                 advance(scored.progress)
         if not output.progress.trajectories:
             raise DataError("expected at least one trajectory that can be used, found none")
@@ -97,6 +100,7 @@ def job(paths: Sequence[Path], options: Options) -> dict[str, Any]:
         "checkpoint": sha256((checkpoint_folder(options) / "manifest.json").read_bytes()).hexdigest(),
         "returned": options.returned,
         "explain": options.explain,
+        "device": options.device,
         "pieces": [sources.PIECE_ITEMS, sources.PIECE_BYTES, sources.SMALL_FILE],
     }
 
@@ -110,9 +114,10 @@ def _arguments() -> Namespace:
     add("--input", nargs="+", required=True, metavar="PATH", help='files, folders, globs, or "-": any known format')
     add("--output", required=True, metavar="FILE", help="a name in .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
     add("--checkpoint", metavar="DIR", help="a checkpoint directory (default: the shipped one)")
-    add("--engine", choices=["local"], default="local", help="where to compute (default: local, on this machine)")
+    add("--engine", choices=["local", "ray"], default="local", help="where to compute (default: local: this machine)")
+    add("--ray-address", metavar="HOST:PORT", help="a running cluster (default: $RAY_ADDRESS, or Ray on this machine)")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="for encoder heads; gbdt ones use the CPU")
-    add("--workers", type=int, metavar="N", help="processes that score (default: one per core, if it is worth it)")
+    add("--workers", type=int, metavar="N", help="processes that score (default: one per core or GPU, if worth it)")
     add("--on-error", choices=["skip", "raise"], default="skip", help="a trajectory that can't be used (default: skip)")
     add("--explain", action="store_true", help='add "because": the five features that moved each prediction most')
     returned = parser.add_mutually_exclusive_group()
@@ -124,17 +129,19 @@ def _arguments() -> Namespace:
 def main() -> None:
     started = time.perf_counter()
     arguments = _arguments()
-    workers = _cores() if arguments.workers is None else arguments.workers
-    if workers < 1:
-        raise DataError(f"expected at least 1, found {workers}", field="--workers")
+    if arguments.workers is not None and arguments.workers < 1:
+        raise DataError(f"expected at least 1, found {arguments.workers}", field="--workers")
+    if arguments.ray_address and arguments.engine != "ray":
+        raise DataError(f"expected nothing with --engine {arguments.engine}", field="--ray-address")
     returned = "safe" if arguments.safe else "everything" if arguments.everything else "best"
-    options = Options(arguments.checkpoint, returned, arguments.explain, arguments.on_error == "skip")
+    skip = arguments.on_error == "skip"
+    options = Options(arguments.checkpoint, returned, arguments.explain, skip, arguments.device)
     target = Path(arguments.output)
     check(target)
     paths = sources.find(arguments.input)
     if any(file.exists() and target.exists() and file.samefile(target) for file in sources.files_of(paths)):
         raise DataError("expected an output that is not among the inputs", file=target)
-    predictor = Predictor(options)
+    score = _engine(arguments, options)
     # What was read from a pipe can't be read again.
     resumable = Path(sources.STDIN) not in paths
     with closing(Output(target, job(paths, options), resumable)) as output:
@@ -144,15 +151,25 @@ def main() -> None:
         if before.pieces:
             print(f"going on after {before.trajectories:,} trajectories that are done")
         try:
-            _with_bar(output, paths, predictor, workers, resumable)
+            _with_bar(output, paths, score, skip, resumable)
         except KeyboardInterrupt:
             hint = "; the same command goes on from here" if resumable and output.progress.pieces else ""
             print(f"interrupted{hint}", file=sys.stderr)
             sys.exit(130)
-        print(_summary(output, before.trajectories, time.perf_counter() - started))
+        memory = _peak_memory(with_workers=arguments.engine == "local")
+        print(_summary(output, before.trajectories, time.perf_counter() - started, memory))
 
 
-def _with_bar(output: Output, paths: Sequence[Path], predictor: Predictor, workers: int, sized: bool) -> None:
+def _engine(arguments: Namespace, options: Options) -> Score:
+    """What scores. Raises DataError for a checkpoint that can't be used before anything is started."""
+    if arguments.engine == "local":
+        return partial(score_here, predictor=Predictor(options), workers=arguments.workers or cores())
+    reads_text = Predictor(replace(options, device="cpu")).reads_text
+    workers = arguments.workers
+    return partial(score_on_ray, options=options, reads_text=reads_text, address=arguments.ray_address, workers=workers)
+
+
+def _with_bar(output: Output, paths: Sequence[Path], score: Score, skip: bool, sized: bool) -> None:
     """Predict under a progress bar on a terminal; elsewhere stderr holds errors and nothing else."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -163,28 +180,25 @@ def _with_bar(output: Output, paths: Sequence[Path], predictor: Predictor, worke
         def tell(error: DataError) -> None:
             progress.console.print(f"skipped: {error}", markup=False, highlight=False, soft_wrap=True)
 
-        predict(output, sources.pieces(paths), predictor, workers, lambda size: progress.advance(bar, size), tell)
+        advance = partial(progress.advance, bar)
+        predict(output, sources.pieces(paths), score, advance, tell if skip else _raise)
 
 
-def _summary(output: Output, before: int, seconds: float) -> str:
+def _summary(output: Output, before: int, seconds: float, memory: str) -> str:
     done = output.progress
     return (
         f"{done.trajectories:,} trajectories, {done.predictions:,} predictions, {done.skipped:,} skipped "
         f"in {seconds:.1f} s ({(done.trajectories - before) / seconds:,.0f} trajectories/s), "
-        f"peak memory {_peak_memory()}; written to {output.target}"
+        f"peak memory {memory}; written to {output.target}"
     )
 
 
-def _peak_memory() -> str:
+def _peak_memory(with_workers: bool) -> str:
     unit = 1 if sys.platform == "darwin" else 1024
     own, others = (
         resource.getrusage(who).ru_maxrss * unit / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    return f"{own:,.0f} MB" + (f" and {others:,.0f} MB per worker" if others else "")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{own:,.0f} MB" + (f" and {others:,.0f} MB per worker" if with_workers and others else "")
 
 
 if __name__ == "__main__":

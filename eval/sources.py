@@ -17,7 +17,10 @@ from stepsieve.data.errors import DataError
 from stepsieve.data.trajectory import Trajectory
 
 STDIN = ingest.STDIN
-SUFFIXES = tuple(f"{name}{packed}" for name in (".json", ".jsonl", ".ndjson") for packed in ("", ".gz", ".zst"))
+SUFFIXES = (
+    *(f"{name}{packed}" for name in (".json", ".jsonl", ".ndjson") for packed in ("", ".gz", ".zst")),
+    ".parquet",
+)
 """What is read of a folder in no known layout."""
 
 PIECE_ITEMS, PIECE_BYTES = 128, 4 << 20
@@ -143,7 +146,8 @@ def _contents(paths: Sequence[Path]) -> Iterator[tuple[Content, int, int]]:
 
 def _is_small(path: Path) -> bool:
     """Whether whoever scores the file may read it whole; of a compressed one nobody knows what it becomes."""
-    return str(path) != STDIN and not path.name.endswith((".gz", ".zst")) and path.stat().st_size <= SMALL_FILE
+    packed = path.name.endswith((".gz", ".zst", ".parquet"))
+    return str(path) != STDIN and not packed and path.stat().st_size <= SMALL_FILE
 
 
 def _scanned(path: Path) -> Iterator[tuple[Content, int, int]]:

@@ -3,6 +3,7 @@
     python -m stepsieve.eval.speed                               # simulated trajectories, a model trained on the fly
     python -m stepsieve.eval.speed --data DIR --checkpoint DIR
     python -m stepsieve.eval.speed --backend encoder [--checkpoint DIR] [--onnx FOLDER]   # see encoder_speed.py
+    python -m stepsieve.eval.speed --corpus [--data DIR] [--plot FILE]                    # see corpus_speed.py
 
 *Prediction* is StepCls on every labelled step. A checkpoint with all heads is also timed at *detection*: StepDet on
 every trajectory, its features included. Times are CPU time of this process, the least of several repeats, with every
@@ -32,7 +33,7 @@ from stepsieve.data.features import PAIR_FEATURES, pair_features
 from stepsieve.data.ingest import load
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Trajectory
-from stepsieve.eval import encoder_speed
+from stepsieve.eval import corpus_speed, encoder_speed
 from stepsieve.models import checkpoint
 from stepsieve.models.calibrate import Temperature
 from stepsieve.models.checkpoint import Head
@@ -160,14 +161,24 @@ def _table(speed: Speed, name: str) -> Table:
 def _arguments() -> Namespace:
     form = RawDescriptionHelpFormatter
     parser = Parser("python -m stepsieve.eval.speed", description=__doc__, formatter_class=form)
+    parser.add_argument("--corpus", action="store_true", help="time predict.py on a corpus of the benchmark's size")
     parser.add_argument("--backend", choices=("gbdt", "encoder"), default="gbdt", help="what is timed (default: gbdt)")
     parser.add_argument("--data", metavar="DIR", help="annotated trajectories: a folder or a file (default: simulated)")
     parser.add_argument("--checkpoint", metavar="DIR", help="a checkpoint directory (default: train a model first)")
     parser.add_argument("--simulated", type=int, default=200, metavar="N", help="how many to simulate (default: 200)")
     parser.add_argument("--repeats", type=int, metavar="N", help="the least time of N counts (default: 20; encoder: 3)")
     parser.add_argument("--onnx", metavar="FOLDER", help="the encoder as models.export wrote it (default: export it)")
+    parser.add_argument("--plot", metavar="FILE", help="with --corpus: draw its growth, as SVG or PNG")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
     return parser.parse_args()
+
+
+_UNUSED = {
+    "--corpus": ("onnx", "repeats"),
+    "--backend gbdt": ("onnx", "plot"),
+    "--backend encoder": ("data", "plot"),
+}
+"""What is timed -> the flags that mean nothing then."""
 
 
 def main() -> None:
@@ -176,9 +187,13 @@ def main() -> None:
         number = getattr(arguments, name)
         if number is not None and number < 1:
             raise DataError(f"expected at least 1, found {number}", field=f"--{name}")
-    unused = "data" if arguments.backend == "encoder" else "onnx"
-    if getattr(arguments, unused):
-        raise DataError(f"expected nothing with --backend {arguments.backend}", field=f"--{unused}")
+    kind = "--corpus" if arguments.corpus else f"--backend {arguments.backend}"
+    for name in _UNUSED[kind]:
+        if getattr(arguments, name):
+            raise DataError(f"expected nothing with {kind}", field=f"--{name}")
+    if arguments.corpus:
+        corpus_speed.run(arguments)
+        return
     if arguments.backend == "encoder":
         encoder_speed.run(arguments)
         return

@@ -1,4 +1,4 @@
-"""Scoring: a batch of trajectories becomes rows, in this process or in others, in order."""
+"""Scoring: a batch of trajectories becomes rows, in this process or in others, in order. See cluster.py for Ray."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import dumps
@@ -23,8 +24,10 @@ from stepsieve.models.judge import PRETRAINED, Judge
 
 IN_PROCESS = 16 << 20
 """An input of at most so many bytes is scored here: other processes take longer to start than that takes to score."""
-IN_FLIGHT = 48 << 20
-"""About how many bytes of input may wait with the workers."""
+IN_FLIGHT = 24 << 20
+"""About how many bytes of input may wait with each worker."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,14 @@ class Options:
             every step.
         explain: say of each prediction what moved it.
         skip: leave out what can't be scored, and say so, instead of failing.
+        device: cpu, cuda or auto: where the encoder of heads that read text computes.
     """
 
     checkpoint: str | None = None
     returned: str = "best"
     explain: bool = False
     skip: bool = True
+    device: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Predictor:
     """A checkpoint at work on batches of trajectories."""
 
     def __init__(self, options: Options) -> None:
-        """Raises DataError: no usable checkpoint, or one that can't do what is asked."""
+        """Raises DataError: no usable checkpoint, one that can't do what is asked, or no such device."""
         self.options = options
         self.judge = load_judge(options)
         self.explain = None
@@ -75,6 +80,11 @@ class Predictor:
             from stepsieve.eval.explain import Explainer
 
             self.explain = Explainer(self.judge).explain
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether any head has an encoder."""
+        return any(head.encoder is not None for head in self.judge.heads.values())
 
     def piece(self, piece: Piece) -> Scored:
         """The results of a piece."""
@@ -119,7 +129,7 @@ class Predictor:
 
 def load_judge(options: Options) -> Judge:
     """The judge of a checkpoint, set to return what is asked."""
-    judge = Judge.from_pretrained(options.checkpoint)
+    judge = Judge.from_pretrained(options.checkpoint, options.device)
     for task in ("det", "ret", "cls"):
         if task not in judge.heads:
             found = sorted(judge.heads)
@@ -137,7 +147,7 @@ def load_judge(options: Options) -> Judge:
 # --- in other processes ----------------------------------------------------------------------------------------------
 
 
-def score(pieces: Iterable[Piece], predictor: Predictor, workers: int) -> Generator[Scored, None, None]:
+def score_here(pieces: Iterable[Piece], predictor: Predictor, workers: int) -> Generator[Scored, None, None]:
     """The results of the pieces, in order. Where there is little to do, no process is started for it."""
     source = iter(pieces)
     head: list[Piece] = []
@@ -153,19 +163,15 @@ def score(pieces: Iterable[Piece], predictor: Predictor, workers: int) -> Genera
 
 
 def _in_processes(pieces: Iterator[Piece], options: Options, workers: int) -> Iterator[Scored]:
-    """Results in order; so many pieces wait that no worker does, and no more."""
-    waiting: deque[tuple[Future[Scored], int]] = deque()
     # More threads than cores would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (options,))
+    # Workers are forked from a process that has imported all this once, and done nothing else.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    pool = ProcessPoolExecutor(workers, context, _start, (options,))
     try:
-        for piece in pieces:
-            while waiting and (len(waiting) >= 2 * workers + 2 or _weight(waiting) + piece.weight > IN_FLIGHT):
-                yield _result(waiting)
-            waiting.append((pool.submit(_piece, piece), piece.weight))
-        while waiting:
-            yield _result(waiting)
+        yield from in_order(pieces, partial(pool.submit, _piece), Future[Scored].result, workers)
     except BrokenProcessPool:
         raise DataError(
             "a worker process ended before its time, killed or out of memory; the same command goes on from here"
@@ -174,12 +180,31 @@ def _in_processes(pieces: Iterator[Piece], options: Options, workers: int) -> It
         pool.shutdown(cancel_futures=True)
 
 
-def _weight(waiting: Iterable[tuple[Any, int]]) -> int:
-    return sum(weight for _, weight in waiting)
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _result(waiting: deque[tuple[Future[Scored], int]]) -> Scored:
-    return waiting.popleft()[0].result()
+def in_order(
+    pieces: Iterable[Piece], submit: Callable[[Piece], T], result: Callable[[T], Scored], workers: int
+) -> Iterator[Scored]:
+    """Results in order; so many pieces wait that no worker does, and no more.
+
+    Args:
+        submit: hands a piece to a worker, at once.
+        result: waits for what became of it.
+    """
+    waiting: deque[tuple[T, int]] = deque()
+    weight = 0
+    for piece in pieces:
+        while waiting and (len(waiting) >= 2 * workers + 2 or weight + piece.weight > workers * IN_FLIGHT):
+            first, size = waiting.popleft()
+            weight -= size
+            yield result(first)
+        waiting.append((submit(piece), piece.weight))
+        weight += piece.weight
+    while waiting:
+        yield result(waiting.popleft()[0])
 
 
 _predictor: Predictor | None = None

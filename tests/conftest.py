@@ -1,6 +1,8 @@
 """What all tests share: the same hypothesis examples in every run, a simulated corpus, the released one if present."""
 
+import itertools
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("same")
 
+FUZZ = float(os.environ.get("STEPSIEVE_FUZZ", 0))
+"""For how many seconds each fuzzing test goes on; 0: for one round."""
 RELEASED = Path(__file__).parents[2] / "shared" / "data" / "redundancybench"
 
 
@@ -30,6 +34,28 @@ def released():
     if not RELEASED.is_dir():
         pytest.skip(f"the released RedundancyBench is not beside the checkout: {'/'.join(RELEASED.parts[-3:])}")
     return list(load(RELEASED))
+
+
+@pytest.fixture
+def rounds():
+    """0, 1, ... for as long as fuzzing is to go on, one round at least."""
+    end = time.monotonic() + FUZZ
+    return itertools.takewhile(lambda number: not number or time.monotonic() < end, itertools.count())
+
+
+@pytest.fixture(scope="session")
+def mangled():
+    """Bytes with a few places cut out, doubled or overwritten: ``mangled(chance, data)``."""
+
+    def mangle(chance, data):
+        made = bytearray(data)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(made) + 1)
+            cut = chance.choice([b"", b"\0", b'"', b"[", b"}", b"\n", b"9" * 40, b"-", made[at : at + 9] * 3])
+            made[at : at + chance.randint(0, 9)] = cut
+        return bytes(made)
+
+    return mangle
 
 
 @pytest.fixture(scope="session")

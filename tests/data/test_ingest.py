@@ -1,66 +1,20 @@
+"""Formats: what is read of each, and how it is told from the others."""
+
 import gzip
-import io
 import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stepsieve.data import ingest, redundancybench
 from stepsieve.data.errors import DataError
-from stepsieve.data.trajectory import Trajectory
 
 CASES = Path(__file__).parents[1] / "cases"
 TAU_BENCH = Path(__file__).parents[2].parent / "shared" / "data" / "tau_bench" / "gpt-4o-airline.json"
-
-CHAT = [
-    {"role": "developer", "content": "Be brief."},
-    {"role": "user", "content": [{"type": "text", "text": "Weather in Oslo"}, {"type": "image_url", "image_url": {}}]},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
-            {"id": "b", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Os'}},
-        ],
-    },
-    {"role": "tool", "tool_call_id": "b", "content": "Error: bad arguments"},
-    {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "rain"}]},
-    {"role": "assistant", "content": "Rain."},
-]
-OWN = [
-    {"role": "user", "content": "Lamp?"},
-    {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "name": "lamp", "arguments": {"on": True}}]},
-    {"role": "tool", "id": "a", "content": "on"},
-]
-TAU = {
-    "task_id": 3,
-    "trial": 1,
-    "reward": 1.0,
-    "info": {"task": {"instruction": "Buy a lamp."}},
-    "traj": [{"role": "system", "content": "# Retail agent policy\n\nSell lamps."}, *CHAT[2:]],
-}
-TAU2 = {
-    "info": {
-        "environment_info": {"domain_name": "telecom", "policy": "Restart first."},
-        "agent_info": {"implementation": "llm_agent", "llm": "some-model"},
-    },
-    "tasks": [{"id": "t1", "description": None}],
-    "simulations": [
-        {
-            "id": "run-1",
-            "task_id": "t1",
-            "trial": 0,
-            "reward_info": {"reward": 0.0},
-            "messages": [
-                {"role": "assistant", "content": "Hi", "tool_calls": None, "turn_idx": 0},
-                {"role": "user", "tool_calls": [{"id": "u", "name": "restart", "arguments": {}, "requestor": "user"}]},
-                {"role": "tool", "id": "u", "content": "done", "requestor": "user", "error": False},
-            ],
-        }
-    ],
-}  # fmt: skip
+CHAT = json.loads((CASES / "formats" / "openai.json").read_text())
+OWN = json.loads((CASES / "formats" / "stepsieve.json").read_text())
+TAU = json.loads((CASES / "formats" / "tau-bench.json").read_text())
+TAU2 = json.loads((CASES / "formats" / "tau2-bench.json").read_text())
 
 
 def saved(folder, value, name="runs.json"):
@@ -235,45 +189,6 @@ def test_benchmark_folders_and_files():
     assert list(ingest.load(domain / "final_traces.json")) == redundancybench.read(domain)
 
 
-def test_standard_input(monkeypatch):
-    data = lines({"messages": OWN}, CHAT).encode()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
-    assert [trajectory.id for trajectory in ingest.load("-")] == ["stdin:1", "stdin:2"]
-
-
-def test_compressed_files(tmp_path):
-    path = saved(tmp_path, gzip.compress(lines({"messages": OWN}, {"messages": CHAT}).encode()), "chats.jsonl.gz")
-    assert [trajectory.id for trajectory in ingest.load(path)] == ["chats:1", "chats:2"]
-
-
-def test_zstd(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
-    path = saved(tmp_path, zstandard.compress(lines({"messages": OWN}, {"messages": CHAT}).encode()), "chats.jsonl.zst")
-    assert [trajectory.id for trajectory in ingest.load(path)] == ["chats:1", "chats:2"]
-    with pytest.raises(DataError, match="expected a file that can be read"):
-        list(ingest.load(saved(tmp_path, path.read_bytes()[:9] + b"broken", "broken.zst")))
-
-
-def test_zstd_without_its_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(DataError, match=r"pip install 'stepsieve\[zstd\]'"):
-        list(ingest.load(saved(tmp_path, b"\x28\xb5\x2f\xfd rest")))
-
-
-@pytest.mark.parametrize("indent", [None, 1])
-def test_one_document_may_take_one_line_or_many(tmp_path, indent):
-    path = saved(tmp_path, "\ufeff" + json.dumps([{"messages": OWN}, {"messages": CHAT}], indent=indent) + "\n\n")
-    assert [trajectory.id for trajectory in ingest.load(path)] == ["runs:0", "runs:1"]
-
-
-def test_json_lines_are_read_one_at_a_time(tmp_path):
-    path = saved(tmp_path, lines({"messages": OWN}, {"messages": OWN}, "{broken"))
-    stream = ingest.load(path)
-    assert [next(stream).id, next(stream).id] == ["runs:1", "runs:2"]
-    with pytest.raises(DataError, match=r"runs.json:3: expected JSON"):
-        next(stream)
-
-
 @pytest.mark.parametrize(
     ("value", "name"),
     [
@@ -308,102 +223,6 @@ def test_a_named_format_is_not_detected(tmp_path):
         list(ingest.load(tmp_path, "openai"))
 
 
-BAD_FILES = {
-    "empty": ("", "expected JSON, found an empty file"),
-    "blank": ("\n \n", "expected JSON, found an empty file"),
-    "not JSON": ("step 1: look", "expected JSON in UTF-8"),
-    "not UTF-8": (b'{"messages": "\xff"}', "expected JSON in UTF-8"),
-    "cut": ('{"messages": [', "expected JSON in UTF-8"),
-    "NaN": ('{"messages": [], "outcome": NaN}', "expected JSON in UTF-8"),
-    "an infinite number": ('{"messages": [], "outcome": 1e999}', "expected JSON in UTF-8"),
-    "a lone surrogate": ('[{"role": "user", "content": "\\ud800"}]', "expected JSON in UTF-8"),
-    "deep nesting": ("[" * 100_000, "expected JSON in UTF-8"),
-    "another shape": ('{"rows": []}', "found an object with the keys 'rows'"),
-    "no messages": ('{"messages": []}', "messages: expected at least one message"),
-    "messages as text": ('{"messages": "hi"}', "messages: expected a list of messages, found 'hi'"),
-    "a message that is text": ('{"messages": ["hi"]}', "messages[0]: expected a message object, found 'hi'"),
-    "no role": ('{"messages": [{"content": "hi"}]}', "messages[0].role: expected one of system, user, assistant, tool"),
-    "a role that is a list": ('{"messages": [{"role": []}]}', "messages[0].role: expected one of"),
-    "content": ('{"messages": [{"role": "user", "content": {}}]}', "messages[0].content: expected text or null"),
-    "a part": ('{"messages": [{"role": "user", "content": [7]}]}', "messages[0].content[0]: expected a content part"),
-    "an Anthropic part": ('{"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}',
-        "messages[0].content[0]: expected calls in tool_calls and results in tool messages, found a tool_result part"),
-    "calls": ('{"messages": [{"role": "assistant", "tool_calls": {"id": "a"}}]}',
-        "messages[0].tool_calls: expected a list"),
-    "a call": ('{"messages": [{"role": "assistant", "tool_calls": [3]}]}',
-        "messages[0].tool_calls[0]: expected a call"),
-    "a call's id": ('{"messages": [{"role": "assistant", "tool_calls": [{"id": [], "name": "x"}]}]}',
-        "messages[0].tool_calls[0].id: expected text or null"),
-    "an outcome": ('{"messages": [{"role": "user"}], "outcome": "good"}', "outcome: expected a number or null"),
-    "a policy": ('{"messages": [{"role": "user"}], "policy": 7}', "policy: expected text or null, found 7"),
-    "simulations": ('{"simulations": [{}]}', "trajectory 'runs:0': messages: expected a list of messages"),
-    "tau rows": ('[{"traj": null, "task_id": 1, "trial": 0}]', "trajectory 'runs:1:0': messages: expected a list"),
-    "ATIF without steps": ('{"schema_version": "ATIF-v1.7"}', "expected an ATIF object with steps"),
-    "ATIF of the future": ('{"schema_version": "ATIF-v9", "steps": []}',
-        "schema_version: expected ATIF-v1, found 'ATIF-v9'"),
-    "ATIF steps": ('{"schema_version": "ATIF-v1.7", "steps": [3]}', "expected ATIF that agentpile can read"),
-    "OTLP spans": ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": 3, "attributes": 3}]}]}]}',
-        "expected OTLP that agentpile can read"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", BAD_FILES)
-def test_bad_input_is_one_error_with_its_place(tmp_path, kind):
-    text, message = BAD_FILES[kind]
-    path = saved(tmp_path, text)
-    with pytest.raises(DataError) as raised:
-        list(ingest.load(path))
-    assert message in str(raised.value)
-    assert str(raised.value).startswith(str(path))
-    assert "\n" not in str(raised.value)
-    problems = []
-    assert list(ingest.load(path, report=problems.append)) == []
-    assert [str(error) for error in problems] == [str(raised.value)]
-
-
-@pytest.mark.parametrize("name", ["nowhere.json", ".", "-/x"])
-def test_nothing_to_read(tmp_path, name):
-    with pytest.raises(DataError, match="expected"):
-        list(ingest.load(tmp_path / name))
-
-
-def test_cut_compressed_data(tmp_path):
-    whole = gzip.compress(lines(*[{"messages": OWN, "id": f"{i}"} for i in range(2000)]).encode())
-    problems = []
-    kept = list(ingest.load(saved(tmp_path, whole[: len(whole) // 2]), report=problems.append))
-    assert 0 < len(kept) < 2000
-    assert "expected a file that can be read" in str(problems[0])
-
-
-def test_in_a_batch_the_others_are_done(tmp_path):
-    rows = lines(
-        "{broken", {"messages": OWN}, {"messages": []}, 3, {"messages": OWN, "id": "runs:2"}, {"messages": CHAT}
-    )
-    problems = []
-    kept = list(ingest.load(saved(tmp_path, rows, "runs.jsonl"), report=problems.append))
-    assert [trajectory.id for trajectory in kept] == ["runs:2", "runs:6"]
-    assert [error.file.rsplit(":")[-1] for error in problems] == ["1", "3", "4", "5"]
-    assert "expected one trajectory of this id" in str(problems[-1])
-
-
-def test_in_a_list_the_others_are_done(tmp_path):
-    problems = []
-    kept = list(ingest.load(saved(tmp_path, [TAU, {**TAU, "traj": []}, {**TAU, "trial": 5}]), report=problems.append))
-    assert [trajectory.id for trajectory in kept] == ["runs:3:1", "runs:3:5"]
-    assert len(problems) == 1
-
-
-def test_too_much_text(tmp_path):
-    long = {"messages": [{"role": "user", "content": "x" * 3000}]}
-    longer = {"messages": [{"role": "user", "content": "x" * 30_000}]}
-    problems = []
-    path = saved(tmp_path, lines({"messages": OWN}, {"messages": OWN}, long, longer, {"messages": OWN}))
-    kept = list(ingest.load(path, report=problems.append, max_text=2000))
-    assert [trajectory.id for trajectory in kept] == ["runs:1", "runs:2", "runs:5"]
-    assert "expected at most 2,000 characters of text in one trajectory, found 3,000" in str(problems[0])
-    assert "expected at most 4,000 bytes in one line" in str(problems[1])
-
-
 def test_an_object_in_memory():
     assert ingest.from_object(CHAT, id="now") == ingest.from_object({"messages": CHAT, "id": "now"})
     assert ingest.from_object(TAU2).id == "run-1"
@@ -412,22 +231,6 @@ def test_an_object_in_memory():
     assert len(ingest.from_object(session).steps) == 2
     with pytest.raises(DataError, match="expected one trajectory, found 2"):
         ingest.from_object([{"messages": OWN, "id": "a"}, {"messages": OWN, "id": "b"}])
-
-
-@pytest.mark.parametrize("text", ["\ud800", 2**70, object(), {3: 4}])
-def test_what_json_cannot_hold(text):
-    with pytest.raises(DataError, match="expected a value that JSON can hold"):
-        ingest.from_object([{"role": "user", "content": text}])
-
-
-def test_nesting_in_memory():
-    deep = []
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(DataError, match="expected"):
-        ingest.from_object({"messages": deep})
-    with pytest.raises(DataError, match="expected at most 100 levels"):
-        ingest.from_object([{"role": "assistant", "tool_calls": [{"name": "x", "arguments": "[" * 200 + "]" * 200}]}])
 
 
 @pytest.mark.parametrize(
@@ -441,42 +244,3 @@ def test_arguments_a_model_wrote_badly_stay_visible(arguments, expected):
     call = {"function": {"name": "x", "arguments": arguments}}
     trajectory = ingest.from_object([{"role": "assistant", "tool_calls": [call]}])
     assert trajectory.messages[0].tool_calls[0].arguments == expected
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-keys = st.sampled_from(
-        ["messages", "role", "content", "tool_calls", "tool_call_id", "id", "name", "arguments", "function",
-     "requestor", "error", "traj", "reward", "task_id", "trial", "info", "simulations", "tasks", "reward_info",
-     "environment_info", "schema_version", "steps", "source", "message", "observation", "results", "resourceSpans",
-     "scopeSpans", "spans", "attributes", "type", "redundant_step_idx", "redundant_step_type", "evidence_step_idx",
-     "policy", "outcome", "extra", "agent", "step_id"]
-)  # fmt: skip
-words = st.sampled_from(
-    ["user", "assistant", "tool", "system", "agent", "function", "text", "ATIF-v1.7", "Duplicated Step"]
-)
-shaped = st.recursive(
-    json_values | words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=6),
-    max_leaves=30,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(shaped)
-def test_no_other_exception_comes_from_bad_input(value):
-    try:
-        found = ingest.from_object(value)
-    except DataError as error:
-        found = str(error)
-    assert isinstance(found, Trajectory) or "\n" not in found
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=60) | st.builds(lambda value: json.dumps(value).encode(), shaped))
-def test_no_other_exception_comes_from_a_bad_file(tmp_path_factory, data):
-    path = saved(tmp_path_factory.mktemp("bad"), data)
-    assert isinstance(list(ingest.load(path, report=[].append)), list)

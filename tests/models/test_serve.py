@@ -9,7 +9,6 @@ import pytest
 from stepsieve.data.messages import write_message
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES
-from stepsieve.eval.load import server
 from stepsieve.models.judge import Judge
 from stepsieve.models.questions import NoulAnswer, ScoreAnswer
 
@@ -26,21 +25,9 @@ def judge():
 
 
 @pytest.fixture(scope="module")
-def url():
-    with server() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def client(url):
     with sdk.TypeSafeClient(base_url=url, api_key="any", retry=sdk.RetryPolicy(max_retries=0)) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def run():
-    """A run with several labels."""
-    return next(run for run in simulate(40, seed=3) if len(run.labels) > 2)
 
 
 @pytest.fixture(scope="module")

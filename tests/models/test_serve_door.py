@@ -21,12 +21,6 @@ RETRY = sdk.RetryPolicy(max_retries=0)
 
 
 @pytest.fixture(scope="module")
-def url():
-    with server() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def asked():
     """A state and a question about it."""
     run = next(run for run in simulate(40, seed=3) if run.labels)

@@ -17,10 +17,7 @@ import zlib
 import orjson
 import pytest
 
-from stepsieve.data.messages import write_message
-from stepsieve.data.simulate import simulate
-from stepsieve.data.trajectory import REDUNDANCY_TYPES
-from stepsieve.eval.load import SERVE, prompt, server
+from stepsieve.eval.load import SERVE, server
 from stepsieve.models.judge import Judge
 
 httpx = pytest.importorskip("httpx")
@@ -44,39 +41,11 @@ def url():
 
 
 @pytest.fixture(scope="module")
-def client(url):
-    with httpx.Client(base_url=url, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def run():
-    return next(run for run in simulate(40, seed=3) if len(run.labels) > 1)
-
-
-@pytest.fixture(scope="module")
-def system_one(run):
-    """A body of POST /v1/systemone that can be answered."""
-    messages = [write_message(message) for message in run.messages]
-    messages[0]["content"] = SECRET
-    label = run.labels[0]
-    step, evidence = list(label.step), list(label.evidence)
-    about = {"task": "step_cls", "redundant_step_idx": step, "evidence_step_idx": evidence}
-    questions = {
-        "type": {"type": "choice", "instructions": about, "criteria": dict.fromkeys(REDUNDANCY_TYPES)},
-        "step": {"type": "noul", "instructions": f"Is step {step} redundant?"},
-    }
-    return {"model": "any", "state": {"messages": messages, "policy": SECRET}, "questions": questions}
-
-
-@pytest.fixture(scope="module")
-def completion(run):
-    """A body of POST /v1/chat/completions that can be answered."""
-    messages = [
-        {"role": "system", "content": '[{"redundant_step_idx": [], "redundant_step_type": "", "confidence": 0}]'},
-        {"role": "user", "content": prompt(run)},
-    ]
-    return {"model": "any", "messages": messages}
+def system_one(system_one):
+    """The body with the secret in it."""
+    first, *others = system_one["state"]["messages"]
+    state = {"messages": [{**first, "content": SECRET}, *others], "policy": SECRET}
+    return {**system_one, "state": state}
 
 
 def post(client, body, path=ONE, **headers):

@@ -15,7 +15,6 @@ from stepsieve.data.simulate import SimulationConfig, simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Label, Message, ToolCall, Trajectory
 from stepsieve.eval.bench import predict_all
 from stepsieve.eval.load import prompt as own_prompt
-from stepsieve.eval.load import server
 from stepsieve.eval.results import read as read_results
 from stepsieve.eval.scores import match, score
 from stepsieve.models.judge import CLS, DET, RET, Judge
@@ -242,12 +241,6 @@ def test_stage_prompts_are_told_apart():
 
 
 # --- the released runner's three tasks -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def url():
-    with server() as url:
-        yield url
 
 
 def post(url, system, user):
