@@ -16,7 +16,7 @@ from stepsieve.data.trajectory import Trajectory
 from stepsieve.models.fusion import score_columns
 from stepsieve.models.prompts import Lesson, Reader
 from stepsieve.train.config import EncoderOptions
-from stepsieve.train.heads import HeadSpec, Table, tabulate
+from stepsieve.train.examples import HeadSpec, Table, tabulate
 
 if TYPE_CHECKING:
     from stepsieve.models.encoder import Encoder

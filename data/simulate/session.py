@@ -31,6 +31,9 @@ class Flaws:
         parallel: whether the agent puts several look-ups into one message.
         patience: probability that a faulted look-up is tried again later rather than at once.
         verifies: whether the agent reads an object again after changing it.
+        strays: whether the agent makes its next change to another record than the one it is about.
+        circles_at: ordinal of the assistant call from which the agent goes round in circles until it gives up; None
+            where it does not.
     """
 
     explore: int = 0
@@ -41,6 +44,8 @@ class Flaws:
     parallel: bool = False
     patience: float = 0.1
     verifies: bool = False
+    strays: bool = False
+    circles_at: int | None = None
 
     def take(self, kind: str, most: int) -> int:
         """Spend up to ``most`` of a budget ("explore" or "wrong"); returns how much."""
@@ -86,6 +91,8 @@ class Session:
         Returns the answer, a transient failure only where ``later`` says that the caller will try again by itself.
         """
         again = False
+        if self.flaws.strays:
+            arguments = self._astray(tool, arguments)
         while True:
             ordinal = self._next()
             fault = ordinal in self.flaws.faults_at
@@ -126,8 +133,37 @@ class Session:
     def _next(self) -> int:
         if self._calls == self.flaws.quits_at:
             raise GaveUp
+        if self._calls == self.flaws.circles_at:
+            self._circle()
         self._calls += 1
         return self._calls - 1
+
+    def _astray(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call, of a change those of the same change to another record, where there is such a one.
+
+        Whether a call changes anything, and whether another record takes the change, is tried out on copies.
+        """
+        key = arguments.get("id")
+        if key not in self.world.records or not self.tools[tool](self.world.copy(), arguments).changed:
+            return arguments
+        fields = self.world.records[key].keys()
+        others = [name for name, record in self.world.records.items() if name != key and record.keys() == fields]
+        self.rng.shuffle(others)
+        for other in others:
+            moved = {**arguments, "id": other}
+            if self.tools[tool](self.world.copy(), moved).changed:
+                self.flaws.strays = False
+                return moved
+        return arguments
+
+    def _circle(self) -> None:
+        """Look-ups made before are made again and again, with nothing new, until the agent gives up."""
+        made = [step for step in self.steps if step.requestor == "assistant" and not step.answer.changed]
+        for _ in range(self.rng.randint(3, 8) if made else 0):
+            step = self.rng.choice(made[-4:])
+            answer = self.tools[step.tool](self.world, step.arguments)
+            self._record([(step.tool, step.arguments, step.binds, answer)], "assistant", self.surface.beside())
+        raise GaveUp
 
     def _repeat(self, tool: str, arguments: Mapping[str, Any], binds: Binds) -> None:
         """Repeat a call, at once or a few calls later; whether that was redundant depends on what comes between."""
