@@ -1,6 +1,6 @@
 """Judges of steps beside each other: ours and LLM judges on the runs of AgentProcessBench.
 
-python eval/process.py --data hotpotqa.jsonl --predictions runs/judge/predictions/judge-cv-blend.json --judges DIR
+python eval/process.py --data hotpotqa.jsonl --predictions runs/judge/predictions/judge-cv-gbdt.json --judges DIR
 
 Step accuracy over all labelled messages, first-error accuracy (the first harmful message, or that there is none) and
 final-label accuracy over runs; 95% bootstrap over tasks, and ours less theirs on the same messages (paired).

@@ -41,7 +41,6 @@ BACKENDS: Mapping[str, str] = {
     "rules": "stepsieve.models.rules:Rules",
     "linear": "stepsieve.models.linear:Linear",
     "gbdt": "stepsieve.models.gbdt:Gbdt",
-    "blend": "stepsieve.models.blend:Blend",
     "encoder": "stepsieve.models.fusion:Reading",
     "fusion": "stepsieve.models.gbdt:Gbdt",
 }

@@ -150,7 +150,7 @@ class TrainConfig:
     data: str = "simulated"
     train: str | None = None
     split: str | list[str] | None = None
-    backend: Literal["gbdt", "blend", "encoder", "fusion", "linear", "rules", "majority"] = "gbdt"
+    backend: Literal["gbdt", "encoder", "fusion", "linear", "rules", "majority"] = "gbdt"
     baselines: bool = True
     out: str = "runs/cls"
     seed: int = 0
@@ -182,7 +182,7 @@ class TrainConfig:
     @property
     def backends(self) -> list[str]:
         """What is measured, the model to train last."""
-        others = {"fusion": ("gbdt", "encoder"), "encoder": ("gbdt",), "blend": ("gbdt",)}.get(self.backend, ())
+        others = {"fusion": ("gbdt", "encoder"), "encoder": ("gbdt",)}.get(self.backend, ())
         return [name for name in (*BASELINES, *others) if self.baselines and name != self.backend] + [self.backend]
 
     def options(self, backend: str) -> dict[str, Any]:
@@ -192,8 +192,6 @@ class TrainConfig:
             "fusion": self.gbdt,
             "linear": self.linear,
         }
-        if backend == "blend":
-            return {"gbdt": asdict(self.gbdt), "linear": asdict(self.linear)}
         return asdict(settings[backend]) if backend in settings else {}
 
 

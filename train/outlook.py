@@ -22,9 +22,6 @@ from stepsieve.train.task import Answered, Floats, Report, Task
 
 STOP = "stop"
 QUESTIONS = {SUCCESS: Noul("Will this run succeed?"), FAILURE: Noul("Will this run fail?")}
-ROWS = 10.0
-"""A run counts as much as so many rows, however many observations it has."""
-
 AT_HALF = 0.5
 
 
@@ -47,7 +44,7 @@ def siblings(runs: Sequence[Trajectory], known: Sequence[Trajectory]) -> list[li
 
 
 def prefix_examples(head: str, trajectories: Sequence[Trajectory], known: Sequence[Trajectory]) -> list[list[Example]]:
-    """One noul for each observation of each run with an outcome.
+    """One noul for each observation of each run with an outcome; together they count as one example, which they are.
 
     Where other runs of its task are known each is asked twice, knowing them and not, and counts half: the head then
     serves tasks of both kinds.
@@ -66,7 +63,7 @@ def prefix_examples(head: str, trajectories: Sequence[Trajectory], known: Sequen
                 run, message = runs[number], int(actions.message[row])
                 if run.outcome is None or (beside is others and not others[number]):
                     continue
-                weight = ROWS / count[number] / (2 if others[number] else 1)
+                weight = 1.0 / count[number] / (2 if others[number] else 1)
                 label = ended(run, head)
                 own[number].append(
                     Example(QUESTIONS[head], features[row : row + 1], label, run.group, float(weight), (message,))

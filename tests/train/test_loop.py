@@ -145,14 +145,14 @@ class Watch:
         self.trained, self.asked, judges = [], [], []
         fit = Training.fit
 
-        def fitted(training, backend, train):
+        def fitted(training, backend, train, by_run=False):
             self.trained.append(([training.runs[i] for i in train], sum(map(len, training.extra.values()))))
-            judges.append(fit(training, backend, train))
+            judges.append(fit(training, backend, train, by_run))
             return judges[-1]
 
-        def ask(judge, runs):
+        def ask(judge, runs, known):
             self.asked.append((next(k for k, known in enumerate(judges) if known is judge), list(runs)))
-            return task.ask(judge, runs)
+            return task.ask(judge, runs, known)
 
         monkeypatch.setattr(Training, "fit", fitted)
         self.task = replace(task, ask=ask)
