@@ -305,7 +305,7 @@ def safe_cutoff(
 
 
 def _inner_folds(
-    runs: Sequence[Trajectory], train: npt.NDArray[np.int64], config: TrainConfig, by_run: bool
+    runs: Sequence[Trajectory], train: npt.NDArray[np.int64], config: TrainConfig, by_run: bool = False
 ) -> npt.NDArray[np.int64]:
     """(n,) the inner fold of each training trajectory, grouped by task, or one run of each task in turn; -1: in none.
 

@@ -32,7 +32,7 @@ FEATURES: tuple[Feature, ...] = (
     share("progress.lately_new", "mean share of the last three results that stood nowhere before"),
     count("progress.acts", "acts so far: changes that had been put to the user and confirmed"),
     flag("progress.last_act", "the last call was an act"),
-    count("progress.since_act", "actions since the last act; the number so far where there was none"),
+    count("progress.since_act", "actions since the last act"),
     share("progress.guessed", "share of the argument values so far that nothing before held"),
     share("progress.guessed_codes", "share of the numbers and codes in arguments so far that nothing before held"),
     share("progress.asked_codes", "share of the user's numbers and codes that arguments have taken"),
@@ -101,7 +101,7 @@ def _calls(index: Index, found: Actions) -> Values:
         "progress.last_alike": last(earlier),
         "progress.acts": so_far(is_act),
         "progress.last_act": last(is_act),
-        "progress.since_act": number - np.nan_to_num(_last(found.run, np.where(acted, number, np.nan))),
+        "progress.since_act": number - _last(found.run, np.where(acted, number, np.nan)),
     }
 
 

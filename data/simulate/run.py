@@ -53,8 +53,8 @@ class SimulationConfig:
         labels_per_run: mean number of redundant steps that a run is given room for, from 0 to 50; long
             runs of it find no place, so that large numbers are not reached.
         failure_share: share of runs whose agent gives up before the goal, in [0, 1].
-        astray_share: share of runs whose agent goes astray, in [0, 1]: it makes a change to the wrong record, or goes
-            round in circles until it gives up. Some reach the goal all the same.
+        astray_share: share of runs whose agent goes astray, in [0, 1]: it makes a change to the wrong record, leaves it
+            out, or goes round in circles until it gives up. Some reach the goal all the same.
         domains: which of DOMAINS, drawn evenly.
         parallel_share: share of runs whose agent puts several look-ups into one message, in [0, 1].
         patience: probability that a faulted look-up is tried again after others rather than at once, in [0, 1].
@@ -191,7 +191,8 @@ def _flaws(rng: random.Random, config: SimulationConfig, profile: Mapping[str, f
 def _lead_astray(flaws: Flaws, rng: random.Random, share: float) -> None:
     """Draw whether and how a run goes astray. A generator of its own leaves all else of the run as it is without."""
     if rng.random() < share:
-        flaws.strays = rng.random() < 0.5
+        flaws.strays = rng.random() < 0.6
+        flaws.harms = rng.random() < 0.7
         flaws.circles_at = None if flaws.strays else rng.randint(2, 6)
 
 

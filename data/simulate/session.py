@@ -31,7 +31,8 @@ class Flaws:
         parallel: whether the agent puts several look-ups into one message.
         patience: probability that a faulted look-up is tried again later rather than at once.
         verifies: whether the agent reads an object again after changing it.
-        strays: whether the agent makes its next change to another record than the one it is about.
+        strays: whether the agent makes none of its changes.
+        harms: whether such an agent makes the first of them to another record.
         circles_at: ordinal of the assistant call from which the agent goes round in circles until it gives up; None
             where it does not.
     """
@@ -45,6 +46,7 @@ class Flaws:
     patience: float = 0.1
     verifies: bool = False
     strays: bool = False
+    harms: bool = False
     circles_at: int | None = None
 
     def take(self, kind: str, most: int) -> int:
@@ -92,7 +94,10 @@ class Session:
         """
         again = False
         if self.flaws.strays:
-            arguments = self._astray(tool, arguments)
+            led = self._astray(tool, arguments)
+            if led is None:
+                return Answer(None)
+            arguments = led
         while True:
             ordinal = self._next()
             fault = ordinal in self.flaws.faults_at
@@ -138,23 +143,30 @@ class Session:
         self._calls += 1
         return self._calls - 1
 
-    def _astray(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments of a call, of a change those of the same change to another record, where there is such a one.
+    def _astray(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What becomes of a call of an agent astray: a change goes to another record, the first time, or is left out.
 
-        Whether a call changes anything, and whether another record takes the change, is tried out on copies.
+        What changes anything, and which record takes a change, is tried out on copies of the world.
         """
-        key = arguments.get("id")
-        if key not in self.world.records or not self.tools[tool](self.world.copy(), arguments).changed:
+        if not self._changes(tool, arguments):
             return arguments
-        fields = self.world.records[key].keys()
-        others = [name for name, record in self.world.records.items() if name != key and record.keys() == fields]
-        self.rng.shuffle(others)
-        for other in others:
-            moved = {**arguments, "id": other}
-            if self.tools[tool](self.world.copy(), moved).changed:
-                self.flaws.strays = False
+        own = self.world.records.get(arguments.get("id", ""), {}).keys()
+        like = [
+            key for key, record in self.world.records.items() if 2 * len(own & record.keys()) > len(own | record.keys())
+        ]
+        self.rng.shuffle(like)
+        for key in like if self.flaws.harms else ():
+            moved = {**arguments, "id": key}
+            if key != arguments["id"] and self._changes(tool, moved):
+                self.flaws.harms = False
                 return moved
-        return arguments
+        return None
+
+    def _changes(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        try:
+            return bool(self.tools[tool](self.world.copy(), arguments).changed)
+        except KeyError:  # a record that lacks what the tool reads
+            return False
 
     def _circle(self) -> None:
         """Look-ups made before are made again and again, with nothing new, until the agent gives up."""

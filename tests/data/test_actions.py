@@ -143,7 +143,7 @@ def test_how_a_run_is_going():
         progress__lately_new=[1, 0.625, 0.625, 0.75],
         progress__acts=[0, 0, 0, 1],
         progress__last_act=[0, 0, 0, 1],
-        progress__since_act=[1, 2, 3, 0],
+        progress__since_act=[NAN, NAN, NAN, 0],
         progress__guessed=[0, 0, 0, 0],
         progress__said_again=[0, 0, 0.5, 0.5],
         progress__told_again=[NAN, NAN, 0, 0],

@@ -183,13 +183,13 @@ def test_augmentation_joins_the_training_of_a_real_corpus_and_no_test(corpus, tm
 
 
 def test_a_simulated_corpus_is_not_augmented():
-    assert loop._augmentation(TrainConfig(augment=9), [], None) == []
-    assert loop._augmentation(TrainConfig(augment=0, data="somewhere"), [], None) == []
-    assert loop._augmentation(TrainConfig(augment=9, data="somewhere", train="simulated"), [], []) == []
+    assert loop._augmentation(TrainConfig(augment=9), [], CLS) == []
+    assert loop._augmentation(TrainConfig(augment=0, data="somewhere"), [], CLS) == []
+    assert loop._augmentation(TrainConfig(augment=9, data="somewhere", train="simulated"), [], CLS) == []
     # A corpus in a folder may hold the very runs that would be added.
-    added = loop._augmentation(TrainConfig(augment=9, data="somewhere"), [], None)
+    added = loop._augmentation(TrainConfig(augment=9, data="somewhere"), [], CLS)
     tested = added[:1]
-    rest = loop._augmentation(TrainConfig(augment=9, data="somewhere"), tested, None)
+    rest = loop._augmentation(TrainConfig(augment=9, data="somewhere"), tested, CLS)
     assert 0 < len(rest) < len(added)
     assert tested[0].group not in {run.group for run in rest}
 
