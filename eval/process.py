@@ -68,7 +68,7 @@ def score(runs: Sequence[Trajectory], answers: Mapping[str, tuple[Levels, float 
         gold = {own.message: own.score for own in run.qualities or () if own.dimension == CORRECTNESS}
         if not gold:
             continue
-        said, final = answers.get(run.id, ({}, None))
+        said, final = answers.get(run.id, ({}, -1.0))
         right = {
             "steps": [said.get(message) == level for message, level in gold.items()],
             "first_error": [bool(said) and first_error_right(said, gold)],

@@ -9,7 +9,7 @@ was foreseen; a stop is wrong where the run ended otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ PROGRESS = (0.25, 0.5, 0.75, 1.0)
 """The shares of a run at which its outlook is compared with its outcome."""
 THRESHOLDS = (*(round(0.5 + 0.02 * k, 2) for k in range(25)), 0.99)
 """What is tried for the bounds: probabilities from 0.5."""
+
+RATE = 0.05
+"""The share of wrong stops at which the savings of a curve are told."""
 
 Floats = npt.NDArray[np.float64]
 Report = dict[str, Interval]
@@ -126,8 +129,7 @@ def choose_bounds(runs: Sequence[Watched], rate: float) -> Bounds:
 def stop_report(runs: Sequence[Watched], seed: int = 0) -> Report:
     """What the judge is worth, each with its interval over tasks.
 
-    ``auc@50`` is the AUC of P(success) less P(failure) at half of each run; ``saved`` the share of observations that
-    were spared, ``wrong_stops`` the share of all runs that were stopped wrongly, ``wrong_of_stopped`` of those stopped.
+    ``auc@50`` is the AUC of P(success) less P(failure) at half of each run; the rest is what ``stopping`` says.
     """
     groups: list[Hashable] = [run.group for run in runs]
     folds: list[Hashable] = [run.fold for run in runs]
@@ -136,37 +138,50 @@ def stop_report(runs: Sequence[Watched], seed: int = 0) -> Report:
     for share in PROGRESS:
         outlooks = [run.at(share) for run in runs]
         score = np.array([outlook.success - outlook.failure for outlook in outlooks])
-        report[f"auc@{share:.0%}".rstrip("%")] = bootstrap_any(_auc(good, score), groups, seed, folds=folds)
-    results = [stopped(run) for run in runs]
+        report[f"auc@{100 * share:.0f}"] = bootstrap_any(_auc(good, score), groups, seed, folds=folds)
+    return report | stopping(runs, seed=seed)
+
+
+def stopping(runs: Sequence[Watched], bounds: Bounds | None = None, seed: int = 0) -> Report:
+    """What stopping the runs does, by their own bounds or others.
+
+    ``saved`` is the share of observations that were spared, ``stopped`` the share of runs that were stopped,
+    ``wrong_stops`` the share of all runs that were stopped wrongly, ``wrong_of_stopped`` of those that were stopped,
+    ``mean_shift`` what stopping adds to the mean outcome.
+    """
+    results = [stopped(run, bounds) for run in runs]
     parts = np.array(
-        [[own.saved, len(run.outlooks), own.wrong, 1, own.stopped] for own, run in zip(results, runs, strict=True)],
+        [
+            [own.saved, len(run.outlooks), own.wrong, own.stopped, own.outcome - run.outcome, 1]
+            for own, run in zip(results, runs, strict=True)
+        ],
         dtype=np.float64,
     )
-    for name, (top, bottom) in {
+    shares = {
         "saved": (0, 1),
-        "wrong_stops": (2, 3),
-        "stopped": (4, 3),
-        "wrong_of_stopped": (2, 4),
-    }.items():
-        report[name] = bootstrap_sums(parts, _ratio(top, bottom), groups, seed)
-    report["mean_shift"] = bootstrap_sums(
-        np.array([[own.outcome - run.outcome, 1.0] for own, run in zip(results, runs, strict=True)]),
-        _ratio(0, 1),
-        groups,
-        seed,
-    )
-    return report
+        "wrong_stops": (2, 5),
+        "stopped": (3, 5),
+        "wrong_of_stopped": (2, 3),
+        "mean_shift": (4, 5),
+    }
+    groups: list[Hashable] = [run.group for run in runs]
+    return {name: bootstrap_sums(parts, _ratio(*columns), groups, seed) for name, columns in shares.items()}
 
 
 def curve(runs: Sequence[Watched], seed: int = 0) -> list[dict[str, Any]]:
     """Saved observations against wrong stops, from one threshold for both heads that rises."""
     rows = []
-    for threshold in THRESHOLDS[::4] + THRESHOLDS[-1:]:
-        bounds = Bounds(threshold, threshold)
-        report = stop_report([replace(run, bounds=bounds) for run in runs], seed)
+    for threshold in THRESHOLDS:
+        report = stopping(runs, Bounds(threshold, threshold), seed)
         names = ("saved", "wrong_stops", "stopped", "wrong_of_stopped")
         rows.append({"threshold": threshold, **{name: report[name].to_dict() for name in names}})
     return rows
+
+
+def best_within(rows: Sequence[dict[str, Any]], rate: float) -> dict[str, Any] | None:
+    """The row of a curve that saves most with at most this share of wrong stops; None if none saves any."""
+    allowed = [row for row in rows if row["wrong_stops"]["value"] <= rate and row["saved"]["value"] > 0]
+    return max(allowed, key=lambda row: float(row["saved"]["value"]), default=None)
 
 
 def by_agent(runs: Sequence[Watched]) -> list[dict[str, Any]]:
@@ -264,10 +279,17 @@ def show(name: str, runs: Sequence[Watched], seed: int, console: Console) -> dic
     columns = ("threshold", "saved", "wrong_stops", "stopped", "wrong_of_stopped")
     for column in columns:
         table.add_column(column, justify="right")
-    for row in rows:
+    for row in rows[::4]:
         cells = [row[key]["value"] for key in columns[1:]]
         table.add_row(f"{row['threshold']:.2f}", *("-" if x is None else f"{x:.3f}" for x in cells))
     console.print(table)
+    best = best_within(rows, RATE)
+    if best:
+        saved = best["saved"]
+        console.print(
+            f"at most {RATE:.0%} wrong stops: {best['threshold']:.2f} saves {saved['value']:.3f} "
+            f"[{saved['low']:.3f}, {saved['high']:.3f}] (the threshold picked on these runs)"
+        )
     table = Table(title="mean outcome of agents", title_justify="left")
     for column in ("agent", "runs", "recorded", "with stops"):
         table.add_column(column)
@@ -277,7 +299,7 @@ def show(name: str, runs: Sequence[Watched], seed: int, console: Console) -> dic
     tau = ranking(agents)
     console.print("ranking of agents, Kendall tau: " + ("one agent" if tau is None else f"{tau:.3f}"))
     plain = {key: interval.to_dict() for key, interval in report.items()}
-    return {"report": plain, "curve": rows, "agents": agents, "kendall_tau": tau}
+    return {"report": plain, "curve": rows, "best": best, "agents": agents, "kendall_tau": tau}
 
 
 def main() -> None:

@@ -79,8 +79,7 @@ class Training:
         """A calibrated judge from the trajectories ``train`` (n,) of the corpus.
 
         Args:
-            by_run: it is to judge further runs of tasks that it knows: so it is calibrated on such runs, and where a
-                head looks at other runs of a task it learns to.
+            by_run: it is to judge further runs of tasks that it knows, and is calibrated on such runs.
 
         Raises:
             DataError: nothing to train on.
@@ -90,18 +89,14 @@ class Training:
         material = self._read(parts, train) if backend in TEXT_BACKENDS else Material(self.tables, self.extra)
         encoders = material.inner or (None,) * len(parts)
         rests = [np.setdiff1d(train, part) for part in parts]
-        known = train if by_run else train[:0]
-        scorers = [
-            {spec.name: self._scorer(spec, backend, rest, np.intersect1d(rest, known), material) for spec in self.specs}
-            for rest in rests
-        ]
+        scorers = [{spec.name: self._scorer(spec, backend, rest, material) for spec in self.specs} for rest in rests]
         heads = {}
         for spec in self.specs:
             held_out = [
-                (self._table(spec, part, np.intersect1d(rest, known), material), own[spec.name])
+                (self._table(spec, part, rest if by_run else rest[:0], material), own[spec.name])
                 for part, rest, own in zip(parts, rests, scorers, strict=True)
             ]
-            scorer = self._scorer(spec, backend, train, known, material)
+            scorer = self._scorer(spec, backend, train, material)
             heads[spec.name] = self._head(spec, backend, scorer, _calibration(spec, held_out), train, material)
         answered: list[tuple[Trajectory, list[Prediction]]] = []
         retrieved: list[tuple[Label, Prediction]] = []
@@ -116,7 +111,7 @@ class Training:
             if DET in heads:
                 answered += zip(tested, judge.detect_batch(tested, everything=True), strict=True)
             if SUCCESS in heads:
-                others = siblings(tested, [self.runs[i] for i in np.intersect1d(rest, known)])
+                others = siblings(tested, [self.runs[i] for i in rest])
                 outlooks = judge.outlook_batch(tested, others)
                 foreseen += zip(tested, (list(each.values()) for each in outlooks), strict=True)
         if foreseen:
@@ -159,15 +154,8 @@ class Training:
         made = as_table(spec, spec.beside([self.runs[i] for i in asked], [self.runs[i] for i in known]))
         return replace(made, trajectory=asked[made.trajectory])
 
-    def _scorer(
-        self,
-        spec: HeadSpec,
-        backend: str,
-        train: npt.NDArray[np.int64],
-        known: npt.NDArray[np.int64],
-        material: Material,
-    ) -> Scorer:
-        own, more = self._table(spec, train, known, material), material.extra[spec.name]
+    def _scorer(self, spec: HeadSpec, backend: str, train: npt.NDArray[np.int64], material: Material) -> Scorer:
+        own, more = self._table(spec, train, train, material), material.extra[spec.name]
         if not len(own) + len(more):
             raise DataError(f"expected labelled steps to train {spec.name} on, found none")
         names = spec.columns(backend)

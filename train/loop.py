@@ -118,8 +118,7 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
                 }
             )
         progress.add_task("final model", total=None)
-        by_run = all(fold.by_run for folds in chosen.values() for fold in folds)
-        judge = training.fit(config.backend, np.arange(len(training.runs)), by_run)
+        judge = training.fit(config.backend, np.arange(len(training.runs)))
     if not _is_first_process():
         return
 
@@ -135,7 +134,7 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
     # A pipe has no width of its own, and a number cut short is worse than a long line.
     for task in tasks:
         Console(width=max(Console().width, 150)).print(metrics_table(task.name, results[task.name]))
-    more = f" and {len(simulated)} simulated ones" if simulated else ""
+    more = f" and up to {len(simulated)} simulated ones" if any(map(len, training.extra.values())) else ""
     seconds = time.perf_counter() - started
     names = ", ".join(task.name for task in tasks)
     print(
@@ -160,7 +159,7 @@ def _held_out(
         # Where redundant steps are asked for, a fold of clean runs alone has nothing to ask.
         if all(task.usable is is_annotated for task in tasks) and not any(run.labels for run in tested):
             raise DataError(f"expected labelled steps in test fold {fold.name}, found none")
-        known = [training.runs[i] for i in fold.train] if fold.by_run else []
+        known = [training.runs[i] for i in fold.train]
         started = time.perf_counter()
         judge = training.fit(backend, fold.train, fold.by_run)
         cost.training += time.perf_counter() - started

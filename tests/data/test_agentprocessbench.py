@@ -55,11 +55,11 @@ def test_a_record_becomes_a_run_with_qualities_and_an_outcome(tmp_path):
     ],
 )
 def test_what_is_wrong_is_one_line_that_says_where(change, words, tmp_path):
-    path = written(tmp_path, {**RECORD, **change})
+    path = written(tmp_path, {**RECORD, "sample_index": 1}, {**RECORD, **change})
     with pytest.raises(DataError) as caught:
         list(load(path))
     line = str(caught.value)
-    assert line.startswith(f"{path}:1: ")
+    assert line.startswith(f"{path}:2: ")
     assert all(word in line for word in words)
     assert "\n" not in line
 

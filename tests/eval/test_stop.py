@@ -13,6 +13,7 @@ from stepsieve.data.errors import DataError
 from stepsieve.eval.stop import (
     Stopped,
     Watched,
+    best_within,
     by_agent,
     choose_bounds,
     curve,
@@ -108,6 +109,15 @@ def test_the_curve_stops_less_as_the_threshold_rises():
     shares = [row["stopped"]["value"] for row in curve(runs)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > shares[-1]
+
+
+def test_of_a_curve_what_saves_most_within_a_rate():
+    runs = [run("a", 1.0, (0.9, 0.9, 0.9, 0.9)), run("b", 0.0, (0.7, 0.7, 0.7, 0.7))]
+    rows = curve(runs)
+    assert best_within(rows, 0.0)["saved"]["value"] == pytest.approx(2 / 8)
+    assert 0.7 < best_within(rows, 0.0)["threshold"] <= 0.9
+    assert best_within(rows, 0.5)["saved"]["value"] == pytest.approx(4 / 8)
+    assert best_within(curve(runs[1:]), 0.0) is None
 
 
 def test_agents_with_and_without_stops():
