@@ -22,7 +22,7 @@ from rich.table import Table
 from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.jsonio import loads
 from stepsieve.eval.detection import localisation_auc
-from stepsieve.eval.intervals import Interval, bootstrap_any, bootstrap_sums
+from stepsieve.eval.intervals import Interval, bootstrap_any, bootstrap_sums, share_of
 from stepsieve.models.checkpoint import write_atomic
 from stepsieve.models.outlook import RUNNING, SUCCESS, Bounds, Outlook
 
@@ -165,7 +165,7 @@ def stopping(runs: Sequence[Watched], bounds: Bounds | None = None, seed: int = 
         "mean_shift": (4, 5),
     }
     groups: list[Hashable] = [run.group for run in runs]
-    return {name: bootstrap_sums(parts, _ratio(*columns), groups, seed) for name, columns in shares.items()}
+    return {name: bootstrap_sums(parts, share_of(*columns), groups, seed) for name, columns in shares.items()}
 
 
 def curve(runs: Sequence[Watched], seed: int = 0) -> list[dict[str, Any]]:
@@ -214,14 +214,6 @@ def _auc(good: npt.NDArray[np.bool_], score: Floats) -> Callable[[npt.NDArray[np
         return localisation_auc(good[rows], score[rows]) if 0 < good[rows].sum() < len(rows) else float("nan")
 
     return auc
-
-
-def _ratio(top: int, bottom: int) -> Callable[[Floats], Floats]:
-    def ratio(sums: Floats) -> Floats:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return sums[..., top] / sums[..., bottom]
-
-    return ratio
 
 
 # --- files and the command -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from stepsieve.data.features.index import Index
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.models.checkpoint import Head
 
-SUCCESS, FAILURE = "success", "failure"
+SUCCESS: Final = "success"
+FAILURE: Final = "failure"
 RUNNING = 2
 """So many observations in a row have to say the same."""
 

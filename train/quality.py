@@ -12,7 +12,7 @@ from stepsieve.data.quality import COMPLIANCE, CORRECTNESS, EFFICIENCY, LEVELS, 
 from stepsieve.data.simulate import SimulationConfig
 from stepsieve.data.trajectory import Quality, Trajectory
 from stepsieve.eval import metrics
-from stepsieve.eval.intervals import bootstrap_sums, cluster_bootstrap
+from stepsieve.eval.intervals import bootstrap_sums, cluster_bootstrap, share_of
 from stepsieve.eval.process import final_right, first_error_right
 from stepsieve.models.judge import Judge
 from stepsieve.models.prompts import Reader
@@ -149,16 +149,11 @@ def _whole_runs(answered: Sequence[Answered], seed: int) -> Report:
         groups.append(item.run.group)
     parts = np.array(rows, dtype=np.float64).reshape(-1, 4)
 
-    def ratio(column: int) -> Callable[[Floats], Floats]:
-        def of(sums: Floats) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return sums[..., column] / sums[..., column + 1]
-
-        return of
-
     if not len(parts):
         return {}
-    return {name: bootstrap_sums(parts, ratio(k), groups, seed) for name, k in (("first_error", 0), ("final", 2))}
+    return {
+        name: bootstrap_sums(parts, share_of(k, k + 1), groups, seed) for name, k in (("first_error", 0), ("final", 2))
+    }
 
 
 def level_points(answered: Sequence[Answered]) -> tuple[Floats, list[Hashable], list[Hashable]]:

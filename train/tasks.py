@@ -6,7 +6,7 @@ outlook.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import detection, metrics
-from stepsieve.eval.intervals import bootstrap_sums, cluster_bootstrap
+from stepsieve.eval.intervals import bootstrap_sums, cluster_bootstrap, share_of
 from stepsieve.models.decode import Prediction
 from stepsieve.models.judge import CLS, DET, RET, Judge
 from stepsieve.models.questions import ChoiceAnswer
@@ -134,15 +134,11 @@ def _pruning(answered: Sequence[Answered], seed: int) -> Report:
     parts, groups = np.array(rows, dtype=np.float64), [item.run.group for item in answered]
     folds = [item.fold for item in answered]
 
-    def ratio_of(column: int) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]:
-        def ratio(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return sums[..., column] / sums[..., column + 1]
-
-        return ratio
-
     names = {"prune_precision": 0, "prune_recall": 2, "prune_saved": 4}
-    return {name: bootstrap_sums(parts, ratio_of(column), groups, seed, folds=folds) for name, column in names.items()}
+    return {
+        name: bootstrap_sums(parts, share_of(column, column + 1), groups, seed, folds=folds)
+        for name, column in names.items()
+    }
 
 
 def _text_of(run: Trajectory, step: Reference) -> int:

@@ -77,7 +77,7 @@ def progress_features(index: Index, siblings: Sequence[Sequence[Trajectory]]) ->
     bounds = np.searchsorted(found.run, np.arange(len(index.trajectories) + 1))
     for number, (run, others) in enumerate(zip(index.trajectories, siblings, strict=True)):
         rows = slice(bounds[number], bounds[number + 1])
-        made = np.cumsum(found.call[rows] >= 0)
+        made = np.cumsum(found.call[rows] >= 0, dtype=np.int64)
         beside[rows] = known.compute(known.call_keys(run), made, known.know(others))
     return found, np.hstack([own, beside])
 

@@ -60,7 +60,8 @@ def closed_at(index: Index, found: Actions) -> Ints:
     # What an assistant says beside a call comes with the call, not before it.
     beside = (following >= 0) & (own > 0) & (index.kind[np.maximum(own - 1, 0)] == NARRATION)
     beside &= index.run[np.maximum(own - 1, 0)] == found.run
-    return own - beside
+    closed: Ints = own - beside
+    return closed
 
 
 def _calls(index: Index, found: Actions) -> Values:
@@ -68,7 +69,7 @@ def _calls(index: Index, found: Actions) -> Values:
     is_call = found.call >= 0
     run = Grouping(found.run)
     number = run.before + 1
-    made = running(found.run, is_call)
+    made = running(found.run, 1.0 * is_call)
 
     def so_far(flags: Floats) -> Floats:
         return running(found.run, np.where(is_call, flags, 0.0))
@@ -114,7 +115,7 @@ def _values(index: Index, found: Actions) -> Values:
     codes = index.specific
     unknown = index.first[token] == document
 
-    def summed(condition: Floats) -> Floats:
+    def summed(condition: np.ndarray) -> Floats:
         return running(found.run, np.where(is_call, index.total(condition)[found.own], 0.0))
 
     new = np.where(is_call, ratio(index.total(unknown), index.size)[place], np.nan)
@@ -172,7 +173,8 @@ def _seen(index: Index, first: Ints, document: Ints, run: Ints, only: np.ndarray
     counted = index.weight if only is None else index.weight * only
     total = np.concatenate([[0.0], np.cumsum(np.bincount(first, counted, minlength=len(index.kind) + 1))])
     begin = np.concatenate([[0], index.run_end])[run]
-    return total[document] - total[begin]
+    seen: Floats = total[document] - total[begin]
+    return seen
 
 
 def _last(group: Ints, values: Floats) -> Floats:
