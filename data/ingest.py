@@ -8,6 +8,7 @@ format                what is read                                              
 ``openai``            a list of chat messages, or ``{"messages", "tools", ...}``          positions in the list
 ``tau-bench``         result files: rows with ``traj``, ``reward``, ``task_id``           positions in ``traj``
 ``tau2-bench``        result files: ``simulations``, ``tasks``, ``info``                  positions in ``messages``
+``agentprocessbench`` chat messages with ``step_labels`` and ``final_label``, JSONL       positions in ``messages``
 ``atif``              ATIF trajectories, JSON or JSONL                                    recorded order, see below
 ``otlp``              OpenTelemetry traces as OTLP JSON                                   recorded order, see below
 ``claude-code``       Claude Code sessions (JSONL), with their subagents' files           recorded order, see below
@@ -32,7 +33,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stepsieve.data import agentpile_runs, redundancybench
+from stepsieve.data import agentpile_runs, agentprocessbench, redundancybench
 from stepsieve.data.documents import consumed, opened, parsed, raw_documents
 from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import dumps, found, loads
@@ -296,7 +297,7 @@ def _one(format: str, record: Any, context: _Context) -> Iterable[Trajectory]:
     if format == "atif":
         return agentpile_runs.from_atif(record, context.id, context.max_text)
     try:
-        return [(_tau if format == "tau-bench" else _chat)(record, context)]
+        return [_READERS.get(format, _chat)(record, context)]
     except DataError as error:
         raise error.at(trajectory=context.id) from None
 
@@ -354,6 +355,19 @@ def _tau(record: Any, context: _Context) -> Trajectory:
     )
     title = re.match(r"\W*(\w+) agent policy", trajectory.policy, re.IGNORECASE)
     return replace(trajectory, domain=title[1].lower() if title else "")
+
+
+def _process(record: Any, context: _Context) -> Trajectory:
+    """A run of AgentProcessBench: a chat whose assistant messages and outcome were judged by people."""
+    if not isinstance(record, dict):
+        raise DataError(f"expected an object with messages and step_labels, found {found(record)}")
+    names = {"trajectory_id": agentprocessbench.record_id(record), "task_id": record.get("query_index")}
+    chat = {"messages": record.get("messages"), "domain": record.get("data_source"), **names}
+    return agentprocessbench.judged(record, replace(_chat(chat, context), subset=agentprocessbench.NAME))
+
+
+_READERS = {"tau-bench": _tau, "agentprocessbench": _process}
+"""Formats whose records are read by a function of their own; all others are chats."""
 
 
 def _tau2(value: Any, context: _Context) -> Iterator[Make]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from stepsieve.data.errors import DataError
 from stepsieve.data.jsonio import found
 
-FORMATS = ("redundancybench", "stepsieve", "openai", "tau-bench", "tau2-bench", "atif", "otlp", "claude-code")
+FORMATS = (
+    "redundancybench",
+    "stepsieve",
+    "openai",
+    "tau-bench",
+    "tau2-bench",
+    "agentprocessbench",
+    "atif",
+    "otlp",
+    "claude-code",
+)
 """The names that ``format`` can take."""
 
 
@@ -21,6 +31,8 @@ def detect(value: object) -> str:
             return "otlp"
         if str(record.get("schema_version", "")).startswith("ATIF-"):
             return "atif"
+        if "messages" in record and "step_labels" in record:
+            return "agentprocessbench"
         if "messages" in record:
             return "openai" if _is_openai(record["messages"]) else "stepsieve"
         if isinstance(value, list) and "role" in record:

@@ -1,8 +1,9 @@
 """Grouped splits of a corpus (DESIGN, benchmark protocol): the same task is never in train and test of one fold.
 
-A group is ``Trajectory.group``, that is (domain, task_id), across subsets. Only annotated trajectories enter. A fold's
-indices come in order of trajectory id, so that neither the folds nor a model trained on them depend on the order in
-which the corpus was read.
+A group is ``Trajectory.group``, that is (domain, task_id), across subsets; ``leave-run-out`` alone, whose subject are
+known tasks, keeps runs apart instead. Only trajectories enter that say what is to be learned: by default those with
+annotated redundant steps. A fold's indices come in order of trajectory id, so that neither the folds nor a model
+trained on them depend on the order in which the corpus was read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ SPLITS: dict[str, str] = {
     "human-to-auto": "train on the human subset, test on the automated one, without the test's tasks in training",
     "leave-domain-out": "human subset: test on each domain in turn, train on the others",
     "leave-agent-out": "automated subset: test on each agent in turn, train on the others and the human subset",
-    "cv": "grouped folds over everything annotated, for a corpus of any other origin",
+    "cv": "grouped folds over everything annotated, for a corpus of any other origin: no task is on both sides",
+    "leave-run-out": "test one run of each task in turn, train on all others: a new run of known tasks",
 }
 """Every split by name, with what it does."""
 
@@ -36,12 +38,19 @@ SPLITS: dict[str, str] = {
 class Fold:
     """One division of a corpus: ``train`` and ``test`` are int64 index arrays into the list of trajectories.
 
-    ``name`` says what is tested: a fold's number, a subset, a domain or an agent.
+    ``name`` says what is tested: a fold's number, a subset, a domain or an agent. ``by_run``: the tasks tested have
+    runs in the training set, so that folds inside it are to be made in the same way.
     """
 
     name: str
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
+    by_run: bool = False
+
+
+def is_annotated(trajectory: Trajectory) -> bool:
+    """Whether its redundant steps were annotated, if only as none."""
+    return trajectory.labels is not None
 
 
 def default_splits(trajectories: Sequence[Trajectory]) -> list[str]:
@@ -52,14 +61,21 @@ def default_splits(trajectories: Sequence[Trajectory]) -> list[str]:
     return {frozenset({HUMAN}): ["human-cv"], frozenset({AUTOMATED}): ["auto-cv"]}.get(frozenset(subsets), ["cv"])
 
 
-def make_folds(trajectories: Sequence[Trajectory], split: str, seed: int = 0, n_folds: int = 5) -> list[Fold]:
+def make_folds(
+    trajectories: Sequence[Trajectory],
+    split: str,
+    seed: int = 0,
+    n_folds: int = 5,
+    usable: Callable[[Trajectory], bool] = is_annotated,
+) -> list[Fold]:
     """The folds of a split, decided by the seed alone.
 
     Args:
-        trajectories: the corpus; those without annotation are in no fold.
+        trajectories: the corpus.
         split: a name in ``SPLITS``.
         seed: shuffles the groups of the cross-validated splits; the others have nothing to draw.
         n_folds: folds of the cross-validated splits, at least 2.
+        usable: which trajectories enter; the others are in no fold.
 
     Raises:
         DataError: an unknown split, or one that the corpus does not allow: a subset that is not there, one domain or
@@ -68,7 +84,7 @@ def make_folds(trajectories: Sequence[Trajectory], split: str, seed: int = 0, n_
     if split not in SPLITS:
         raise DataError(f"expected a split among {', '.join(SPLITS)}, found {split!r}")
     order = sorted(range(len(trajectories)), key=lambda i: (trajectories[i].id, trajectories[i].subset))
-    annotated = [i for i in order if trajectories[i].labels is not None]
+    annotated = [i for i in order if usable(trajectories[i])]
 
     def subset(name: str) -> list[int]:
         found = [i for i in annotated if trajectories[i].subset == name]
@@ -76,6 +92,8 @@ def make_folds(trajectories: Sequence[Trajectory], split: str, seed: int = 0, n_
             raise DataError(f"expected annotated trajectories of the {name} subset for split {split}, found none")
         return found
 
+    if split == "leave-run-out":
+        return leave_run_out(trajectories, annotated)
     if split == "cv":
         return _cross_validation(trajectories, annotated, split, seed, n_folds)
     if split == "human-cv":
@@ -121,6 +139,28 @@ def assign_groups(trajectories: Iterable[Trajectory], n_folds: int, seed: int = 
         in_all[fold] += size
         fold_of[group] = fold
     return fold_of
+
+
+def leave_run_out(trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> list[Fold]:
+    """One fold for the first run of each task, one for the second, and so on: tested by a judge of all the others.
+
+    Runs of a task are taken in order of agent and id. A task's only run is tested by none; it trains in all.
+
+    Raises:
+        DataError: no task has two runs.
+    """
+    runs: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for i in sorted(chosen, key=lambda i: (trajectories[i].agent or "", trajectories[i].id)):
+        runs[trajectories[i].group].append(i)
+    several = [own for own in runs.values() if len(own) > 1]
+    if not several:
+        raise DataError("expected tasks with two runs or more for split leave-run-out, found none")
+    folds = []
+    for number in range(max(map(len, several))):
+        test = {own[number] for own in several if len(own) > number}
+        train, tested = ([i for i in chosen if (i in test) == wanted] for wanted in (False, True))
+        folds.append(Fold(str(number), np.array(train, dtype=np.int64), np.array(tested, dtype=np.int64), True))
+    return folds
 
 
 def _cross_validation(

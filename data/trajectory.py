@@ -84,6 +84,15 @@ class Label:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How good what the assistant did in one message was: ``score`` in [0, 1], a level of quality.LEVELS."""
+
+    message: int
+    dimension: str
+    score: float
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """One recorded run.
@@ -97,6 +106,7 @@ class Trajectory:
         subset: "human", "automated", "simulated" or another name for where it came from.
         agent: which agent ran (``source_id`` in the automated subset); None where unknown.
         labels: the annotated redundant steps; None where the run was never annotated, () where nothing was redundant.
+        qualities: what was said of the quality of messages, in any dimension; None where nothing was.
         outcome: reward in [0, 1] or None where unknown.
         task: the task record as released, if any; never read by a feature.
         extra: what the file held beside all this, for writing back.
@@ -110,6 +120,7 @@ class Trajectory:
     subset: str = ""
     agent: str | None = None
     labels: tuple[Label, ...] | None = None
+    qualities: tuple[Quality, ...] | None = None
     outcome: float | None = None
     task: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -93,6 +93,16 @@ def bootstrap_sums(
     return _interval(value, np.concatenate([means(block) for block in _draws(n_groups, seed, n_boot)]), len(items))
 
 
+def share_of(top: int, bottom: int) -> Callable[[Floats], Floats]:
+    """A statistic for ``bootstrap_sums``: one sum over another, NaN where that is 0."""
+
+    def share(sums: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return sums[..., top] / sums[..., bottom]
+
+    return share
+
+
 def bootstrap_any(
     statistic: Callable[[Ints], float],
     groups: Sequence[Hashable],

@@ -24,6 +24,8 @@ COLUMNS = {
     "cls": ("accuracy", "accuracy[natural]", "macro_f1", "ece"),
     "ret": ("joint_accuracy", "joint_accuracy[natural]", "evidence_accuracy", "evidence_accuracy[natural]", "ece"),
     "det": ("avg_p@k", "avg_p@k/positives", "p@1", "p@5", "p@10", "auc", "prune_precision", "prune_recall", "ece"),
+    "judge": ("accuracy", "error", "first_error", "final", "ece"),
+    "stop": ("auc@50", "auc@25", "auc@75", "auc@100", "saved", "wrong_stops", "wrong_of_stopped", "mean_shift"),
 }
 """The metrics that a table shows, by task."""
 

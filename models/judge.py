@@ -4,6 +4,8 @@ judge = Judge.from_pretrained()                     # the shipped checkpoint
 judge.detect(trajectory)                            # ranked triples (step, type, evidence, confidence)
 judge.retrieve(trajectory, step=(4, 5))             # type and evidence of a redundant step
 judge.classify(trajectory, (4, 5), evidence=(2, 3)) # type of a redundant step, given its evidence
+judge.stage(trajectory, range(2, 8))                # quality of a stage, by dimension
+judge.stop(prefix)                                  # P(success) and P(failure) of a run that is still going
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from stepsieve.data.errors import DataError
 from stepsieve.data.features import (
     BATCH,
     PAIR_FEATURES,
+    PROGRESS_FEATURES,
     RETRIEVAL_FEATURES,
     STEP_FEATURES,
     index_pairs,
@@ -30,6 +33,7 @@ from stepsieve.data.features import (
 )
 from stepsieve.data.features.candidates import Candidates, candidates
 from stepsieve.data.features.index import Bools, Floats, Index, Ints
+from stepsieve.data.quality import LEVELS
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Reference, Trajectory
 from stepsieve.data.windows import run_window
 from stepsieve.models import checkpoint
@@ -37,6 +41,7 @@ from stepsieve.models.calibrate import Platt, log_probabilities
 from stepsieve.models.checkpoint import Head
 from stepsieve.models.decode import Cutoff, Prediction, best_pairs
 from stepsieve.models.fusion import score_columns
+from stepsieve.models.outlook import FAILURE, SUCCESS, Bounds, Outlook, at_start, outlooks
 from stepsieve.models.prompts import (
     Prompt,
     Reader,
@@ -47,6 +52,7 @@ from stepsieve.models.prompts import (
     type_prompts,
 )
 from stepsieve.models.questions import Answer, ChoiceAnswer, Noul, NoulAnswer, Question, Score, ScoreAnswer
+from stepsieve.models.stages import QUALITY_FEATURES, Levels, StageScore, levels, stage_score
 
 CLS, RET, DET = "cls", "ret", "det"
 
@@ -54,6 +60,8 @@ SCHEMAS: Mapping[str, str] = {
     CLS: schema_hash(PAIR_FEATURES),
     RET: schema_hash(RETRIEVAL_FEATURES),
     DET: schema_hash(STEP_FEATURES),
+    **{name: schema_hash(features) for name, features in QUALITY_FEATURES.items()},
+    **dict.fromkeys((SUCCESS, FAILURE), schema_hash(PROGRESS_FEATURES)),
 }
 """Head -> hash of the features that this version computes for it."""
 
@@ -70,7 +78,11 @@ PRETRAINED = Path(__file__).parent / "pretrained"
 
 
 class Judge:
-    """Heads of a checkpoint at work. Needs ``cls`` to classify, ``ret`` too to retrieve, ``det`` too to detect."""
+    """Heads of a checkpoint at work.
+
+    Needs ``cls`` to classify, ``ret`` too to retrieve, ``det`` too to detect; a head of a dimension to judge a stage;
+    ``success`` and ``failure`` to stop.
+    """
 
     def __init__(self, heads: Mapping[str, Head]) -> None:
         self.heads = dict(heads)
@@ -78,6 +90,7 @@ class Judge:
         self.cutoff = Cutoff(**settings.get("cutoff", {}))
         self.triple = Platt(**settings.get("triple", {}))
         self.pair = Platt(**(self.heads[RET].settings if RET in self.heads else {}).get("pair", {}))
+        self.bounds = Bounds(**(self.heads[SUCCESS].settings if SUCCESS in self.heads else {}).get("bounds", {}))
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None, device: str = "auto") -> Judge:
@@ -94,7 +107,7 @@ class Judge:
         try:
             return cls(heads)
         except (TypeError, ValueError, AttributeError) as error:
-            wrong = f"expected the settings of a detection head: {error}"
+            wrong = f"expected the settings of a head: {error}"
             raise DataError(wrong, file=folder / "manifest.json") from None
 
     # --- one trajectory ----------------------------------------------------------------------------------------------
@@ -123,6 +136,33 @@ class Judge:
             DataError: the checkpoint has not the heads.
         """
         return self.detect_batch([trajectory])[0]
+
+    def stage(self, trajectory: Trajectory, messages: range | None = None) -> dict[str, StageScore]:
+        """The quality of a stage in each dimension that the checkpoint has a head for; {} of one without an action.
+
+        Args:
+            trajectory: the run as far as it is known. messages: the stage's message indices; None: all of the run.
+
+        Raises:
+            DataError: the checkpoint has no such head.
+        """
+        of_stage: dict[str, dict[int, ScoreAnswer]] = {}
+        for message, own in self.levels_batch([trajectory])[0].items():
+            for name, answer in own.items() if messages is None or message in messages else ():
+                of_stage.setdefault(name, {})[message] = answer
+        return {name: stage_score(name, answers) for name, answers in of_stage.items()}
+
+    def stop(self, prefix: Trajectory, known: Sequence[Trajectory] = ()) -> Outlook:
+        """P(success) and P(failure) of a run that is still going; ``bounds`` says when that is enough to stop it.
+
+        Args:
+            prefix: the run so far. known: other runs of its task; what became of those with an outcome is used.
+
+        Raises:
+            DataError: the checkpoint has not the heads.
+        """
+        found = list(self.outlook_batch([prefix], [known])[0].values())
+        return found[-1] if found else at_start(self.heads)
 
     def decide(self, state: Trajectory | str, questions: Sequence[Question]) -> list[Answer]:
         """Answers to any typed questions about a state, in one pass of the encoder.
@@ -197,6 +237,24 @@ class Judge:
         for start in range(0, len(trajectories), BATCH):
             found += self._detect(trajectories[start : start + BATCH], everything)
         return found
+
+    def levels_batch(self, trajectories: Sequence[Trajectory]) -> list[Levels]:
+        """For each trajectory, of every message of its assistant the probability of each level, by dimension."""
+        heads = {name: self.heads[name] for name in LEVELS if name in self.heads}
+        if not heads:
+            raise DataError(f"expected a checkpoint with a head of {', '.join(LEVELS)}, found {sorted(self.heads)}")
+        return levels(heads, trajectories)
+
+    def outlook_batch(
+        self, trajectories: Sequence[Trajectory], known: Sequence[Sequence[Trajectory]]
+    ) -> list[dict[int, Outlook]]:
+        """For each trajectory and message of its assistant the outlook once that had closed.
+
+        Args:
+            known: for each trajectory other runs of its task.
+        """
+        self._need(SUCCESS, FAILURE)
+        return outlooks(self.heads, trajectories, known)
 
     # --- how ---------------------------------------------------------------------------------------------------------
 

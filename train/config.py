@@ -138,6 +138,7 @@ class TrainConfig:
         augment: simulated trajectories added to every training set of a real corpus; 0 for none.
         min_precision: detect for safe pruning: return only steps above the cutoff at which this share of redundant
             steps was reached on held-out folds with 95% certainty. Without it the cutoff is the best for the metric.
+        wrong_stops: stop as early as this share of wrongly stopped runs allows, by held-out folds.
         on_error: what to do with a trajectory that can't be used: stop, or report it, count it and go on.
         wandb: log metrics to Weights & Biases; offline needs no key.
         device: where an encoder computes: cpu, cuda, mps or auto.
@@ -158,6 +159,7 @@ class TrainConfig:
     simulated: int = 400
     augment: int = 800
     min_precision: float | None = None
+    wrong_stops: float = 0.05
     on_error: Literal["raise", "skip"] = "raise"
     wandb: Literal["off", "offline", "online"] = "off"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -169,6 +171,7 @@ class TrainConfig:
         _check(self, "", seed=(0, 2**31 - 1), folds=(2, INFINITY), inner_folds=(1, INFINITY))
         if self.min_precision is not None:
             _check(self, "", min_precision=(0, 1))
+        _check(self, "", wrong_stops=(0, 1))
         _check(self, "", simulated=(0, INFINITY), augment=(0, INFINITY))
 
     @property

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepsieve.data.errors import DataError
 from stepsieve.data.features import schema_hash
-from stepsieve.data.splits import assign_groups
+from stepsieve.data.splits import assign_groups, leave_run_out
 from stepsieve.data.trajectory import Label, Trajectory
 from stepsieve.eval import detection, metrics
 from stepsieve.models.calibrate import Platt, Temperature, log_probabilities
@@ -19,13 +19,17 @@ from stepsieve.models.checkpoint import Head, group_digest
 from stepsieve.models.decode import Cutoff, Prediction
 from stepsieve.models.fusion import TEXT_BACKENDS
 from stepsieve.models.judge import DET, RET, Judge
+from stepsieve.models.outlook import SUCCESS, Outlook
 from stepsieve.models.scorer import Scorer, create
 from stepsieve.train.config import TrainConfig
-from stepsieve.train.heads import HEADS, HeadSpec, Table, simulated_table, tabulate
+from stepsieve.train.examples import HeadSpec, Table, as_table, simulated_table, tabulate
+from stepsieve.train.heads import HEADS
+from stepsieve.train.outlook import siblings, stop_settings
 from stepsieve.train.tasks import as_triple
 
 if TYPE_CHECKING:
     from stepsieve.models.encoder import Encoder
+    from stepsieve.models.prompts import Reader
     from stepsieve.train.reading import Reading
 
 Tables = Mapping[str, Table]
@@ -65,15 +69,22 @@ class Training:
         self.reading = reading
         reader = None if reading is None else reading.reader
         self.tables: Tables = {name: tabulate(HEADS[name], runs, reader=reader) for name in heads}
-        self.extra: Tables = {name: simulated_table(HEADS[name], simulated, reader) for name in heads}
+        self.extra: Tables = {spec.name: self._simulated(spec, simulated, reader) for spec in self.specs}
 
-    def fit(self, backend: str, train: npt.NDArray[np.int64]) -> Judge:
+    def _simulated(self, spec: HeadSpec, simulated: Sequence[Trajectory], reader: Reader | None) -> Table:
+        enough = spec.only_alone and len(self.tables[spec.name])
+        return simulated_table(spec, () if enough else simulated, reader)
+
+    def fit(self, backend: str, train: npt.NDArray[np.int64], by_run: bool = False) -> Judge:
         """A calibrated judge from the trajectories ``train`` (n,) of the corpus.
+
+        Args:
+            by_run: it is to judge further runs of tasks that it knows, and is calibrated on such runs.
 
         Raises:
             DataError: nothing to train on.
         """
-        inner = _inner_folds(self.runs, train, self.config)
+        inner = _inner_folds(self.runs, train, self.config, by_run)
         parts = [train[inner == fold] for fold in _names(inner)]
         material = self._read(parts, train) if backend in TEXT_BACKENDS else Material(self.tables, self.extra)
         encoders = material.inner or (None,) * len(parts)
@@ -81,12 +92,16 @@ class Training:
         scorers = [{spec.name: self._scorer(spec, backend, rest, material) for spec in self.specs} for rest in rests]
         heads = {}
         for spec in self.specs:
-            table = material.tables[spec.name]
-            held_out = [(table.of(part), own[spec.name]) for part, own in zip(parts, scorers, strict=True)]
-            heads[spec.name] = self._head(spec, backend, _calibration(spec, held_out), train, material)
+            held_out = [
+                (self._table(spec, part, rest if by_run else rest[:0], material), own[spec.name])
+                for part, rest, own in zip(parts, rests, scorers, strict=True)
+            ]
+            scorer = self._scorer(spec, backend, train, material)
+            heads[spec.name] = self._head(spec, backend, scorer, _calibration(spec, held_out), train, material)
         answered: list[tuple[Trajectory, list[Prediction]]] = []
         retrieved: list[tuple[Label, Prediction]] = []
-        for part, own, encoder in zip(parts, scorers, encoders, strict=True):
+        foreseen: list[tuple[Trajectory, list[Outlook]]] = []
+        for part, rest, own, encoder in zip(parts, rests, scorers, encoders, strict=True):
             judge = Judge({name: replace(heads[name], scorer=own[name], encoder=encoder) for name in own})
             tested = [self.runs[i] for i in part]
             labels = [run.labels or () for run in tested]
@@ -95,6 +110,12 @@ class Training:
                 retrieved += zip((x for each in labels for x in each), (p for each in pairs for p in each), strict=True)
             if DET in heads:
                 answered += zip(tested, judge.detect_batch(tested, everything=True), strict=True)
+            if SUCCESS in heads:
+                others = siblings(tested, [self.runs[i] for i in rest])
+                outlooks = judge.outlook_batch(tested, others)
+                foreseen += zip(tested, (list(each.values()) for each in outlooks), strict=True)
+        if foreseen:
+            heads[SUCCESS] = replace(heads[SUCCESS], settings=stop_settings(foreseen, self.config.wrong_stops))
         if retrieved:
             heads[RET] = replace(heads[RET], settings=_retrieval_settings(retrieved))
         if answered:
@@ -123,8 +144,18 @@ class Training:
             extra[spec.name] = more.beside(reading.columns(whole, spec, more))
         return Material(tables, extra, inner, whole)
 
+    def _table(
+        self, spec: HeadSpec, asked: npt.NDArray[np.int64], known: npt.NDArray[np.int64], material: Material
+    ) -> Table:
+        """The rows of the trajectories ``asked``. Those of a head that looks at other runs are made for these
+        ``known`` ones: with any other the answers of a test would be among what it was trained on."""
+        if spec.beside is None or not len(known):
+            return material.tables[spec.name].of(asked)
+        made = as_table(spec, spec.beside([self.runs[i] for i in asked], [self.runs[i] for i in known]))
+        return replace(made, trajectory=asked[made.trajectory])
+
     def _scorer(self, spec: HeadSpec, backend: str, train: npt.NDArray[np.int64], material: Material) -> Scorer:
-        own, more = material.tables[spec.name].of(train), material.extra[spec.name]
+        own, more = self._table(spec, train, train, material), material.extra[spec.name]
         if not len(own) + len(more):
             raise DataError(f"expected labelled steps to train {spec.name} on, found none")
         names = spec.columns(backend)
@@ -140,6 +171,7 @@ class Training:
         self,
         spec: HeadSpec,
         backend: str,
+        scorer: Scorer,
         calibration: Temperature,
         train: npt.NDArray[np.int64],
         material: Material,
@@ -151,7 +183,6 @@ class Training:
             "options": self.config.options(backend),
             "tasks": sorted({group_digest(self.runs[i].group) for i in train}),
         }
-        scorer = self._scorer(spec, backend, train, material)
         schema = schema_hash(spec.features)
         return Head(
             spec.name,
@@ -262,10 +293,19 @@ def safe_cutoff(
 
 
 def _inner_folds(
-    runs: Sequence[Trajectory], train: npt.NDArray[np.int64], config: TrainConfig
+    runs: Sequence[Trajectory], train: npt.NDArray[np.int64], config: TrainConfig, by_run: bool = False
 ) -> npt.NDArray[np.int64]:
-    """(n,) the inner fold of each training trajectory, grouped by task; all -1 where tasks are fewer than folds."""
+    """(n,) the inner fold of each training trajectory, grouped by task, or one run of each task in turn; -1: in none.
+
+    All are -1 where tasks are fewer than folds, or no task has two runs.
+    """
     own = [runs[i] for i in train]
+    if by_run:
+        number = np.full(len(train), -1)
+        if len({run.group for run in own}) < len(own):
+            for place, fold in enumerate(leave_run_out(own, range(len(own)))):
+                number[fold.test] = place
+        return number
     if config.inner_folds < 2 or len({run.group for run in own}) < config.inner_folds:
         return np.full(len(train), -1)
     assigned = assign_groups(own, config.inner_folds, config.seed)

@@ -23,8 +23,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stepsieve.data.errors import DataError, require
 from stepsieve.data.ingest import load
-from stepsieve.data.simulate import simulate
-from stepsieve.data.splits import Fold, default_splits, make_folds
+from stepsieve.data.simulate import SimulationConfig, simulate
+from stepsieve.data.splits import Fold, default_splits, is_annotated, make_folds
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.eval.report import comparison, markdown_report, metrics_table
 from stepsieve.models import checkpoint
@@ -35,7 +35,7 @@ from stepsieve.train.fit import Training
 from stepsieve.train.heads import HEADS
 from stepsieve.train.outcome import write_predictions
 from stepsieve.train.reading import Reading, read_anew
-from stepsieve.train.tasks import Answered, Report, Task, gain
+from stepsieve.train.task import Answered, Report, Task, gain
 
 UNFINISHED = ".unfinished"
 """Folder for the states of unfinished fine-tuning, in the output folder: a run that was killed goes on from them."""
@@ -68,13 +68,16 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
     console = Console(stderr=True)
     out = Path(config.out)
     known = _known_metrics(out)
-    corpus = load_corpus(config.data, config, console)
-    source = load_corpus(config.train, config, console) if config.train else None
-    simulated = _augmentation(config, corpus, source)
+    usable, simulation = tasks[0].usable, tasks[0].simulation
     heads = list(dict.fromkeys(head for task in tasks for head in task.heads))
+    _check_readable(heads, config)
+    corpus = load_corpus(config.data, config, console, usable, simulation)
+    source = load_corpus(config.train, config, console, usable, simulation) if config.train else None
+    simulated = _augmentation(config, corpus, tasks[0])
     # All folds before the first training: a split that can't be made is found out at once.
     chosen = {
-        split: make_folds(corpus, split, config.seed, config.folds) for split in config.splits or default_splits(corpus)
+        split: make_folds(corpus, split, config.seed, config.folds, usable)
+        for split in config.splits or tasks[0].splits or default_splits(corpus)
     }
     if source is not None:
         chosen = {
@@ -105,12 +108,14 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
                 predicted[task.name, split] = ours
             if reading is not None:
                 reading.forget()
-            log({
-                f"{name}/{split}/{backend}/{metric}": interval.value
-                for name, splits in results.items()
-                for backend, report in splits[split].items()
-                for metric, interval in report.items()
-            })
+            log(
+                {
+                    f"{name}/{split}/{backend}/{metric}": interval.value
+                    for name, splits in results.items()
+                    for backend, report in splits[split].items()
+                    for metric, interval in report.items()
+                }
+            )
         progress.add_task("final model", total=None)
         judge = training.fit(config.backend, np.arange(len(training.runs)))
     if not _is_first_process():
@@ -128,7 +133,7 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
     # A pipe has no width of its own, and a number cut short is worse than a long line.
     for task in tasks:
         Console(width=max(Console().width, 150)).print(metrics_table(task.name, results[task.name]))
-    more = f" and {len(simulated)} simulated ones" if simulated else ""
+    more = f" and up to {len(simulated)} simulated ones" if any(map(len, training.extra.values())) else ""
     seconds = time.perf_counter() - started
     names = ", ".join(task.name for task in tasks)
     print(
@@ -150,28 +155,37 @@ def _held_out(
     cost = Cost()
     for fold in folds:
         tested = [corpus[i] for i in fold.test]
-        if not any(run.labels for run in tested):
+        # Where redundant steps are asked for, a fold of clean runs alone has nothing to ask.
+        if all(task.usable is is_annotated for task in tasks) and not any(run.labels for run in tested):
             raise DataError(f"expected labelled steps in test fold {fold.name}, found none")
+        known = [training.runs[i] for i in fold.train]
         started = time.perf_counter()
-        judge = training.fit(backend, fold.train)
+        judge = training.fit(backend, fold.train, fold.by_run)
         cost.training += time.perf_counter() - started
         for task in tasks:
             if fold is folds[0]:
-                cost.rates[task.name] = _rate(task, judge, tested[:TIMED])
-            answers = task.ask(judge, tested)
+                cost.rates[task.name] = _rate(task, judge, tested[:TIMED], known)
+            answers = task.ask(judge, tested, known)
             pairs = zip(tested, answers, strict=True)
-            answered[task.name] += [Answered(run, fold.name, own, judge.cutoff) for run, own in pairs]
+            answered[task.name] += [Answered(run, fold.name, own, judge.cutoff, judge.bounds) for run, own in pairs]
         advance()
     cost.megabytes = checkpoint.size(judge.heads) / 1e6
     return answered, cost
 
 
-def _rate(task: Task, judge: Judge, runs: Sequence[Trajectory]) -> float:
+def _rate(task: Task, judge: Judge, runs: Sequence[Trajectory], known: Sequence[Trajectory]) -> float:
     """Answers per second."""
     started = time.perf_counter()
     with read_anew(judge):
-        answers = sum(map(len, task.ask(judge, runs)))
+        answers = sum(map(len, task.ask(judge, runs, known)))
     return answers / (time.perf_counter() - started)
+
+
+def _check_readable(heads: Sequence[str], config: TrainConfig) -> None:
+    """Raises DataError where a backend reads text and a head has no text to be read."""
+    silent = [name for name in heads if not HEADS[name].readable]
+    if silent and config.backend in TEXT_BACKENDS:
+        raise DataError(f"expected a backend that reads no text for {', '.join(silent)}, found {config.backend}")
 
 
 def _is_first_process() -> bool:
@@ -206,14 +220,20 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def load_corpus(source: str, config: TrainConfig, console: Console) -> list[Trajectory]:
-    """The annotated trajectories of a corpus, or simulated ones.
+def load_corpus(
+    source: str,
+    config: TrainConfig,
+    console: Console,
+    usable: Callable[[Trajectory], bool] = is_annotated,
+    simulation: SimulationConfig | None = None,
+) -> list[Trajectory]:
+    """The trajectories of a corpus, or simulated ones, that say what is to be learned.
 
     Raises:
-        DataError: nothing there, nothing annotated, or, unless ``on_error`` is skip, a trajectory that can't be used.
+        DataError: nothing there, none that says it, or, unless ``on_error`` is skip, a trajectory that can't be used.
     """
     if source == "simulated":
-        trajectories = simulate(config.simulated, config.seed)
+        trajectories = simulate(config.simulated, config.seed, simulation)
     else:
         problems: list[DataError] = []
         report = problems.append if config.on_error == "skip" else None
@@ -222,15 +242,14 @@ def load_corpus(source: str, config: TrainConfig, console: Console) -> list[Traj
             console.print(f"skipped: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
         if problems:
             console.print(f"left out: {len(problems)} files or trajectories; {len(trajectories)} can be used")
-    annotated = [trajectory for trajectory in trajectories if trajectory.labels is not None]
+    annotated = [trajectory for trajectory in trajectories if usable(trajectory)]
     if not annotated:
-        raise DataError(f"expected annotated trajectories, found none among {len(trajectories)}", file=source)
+        what = "annotated trajectories" if usable is is_annotated else "trajectories with what is to be learned"
+        raise DataError(f"expected {what}, found none among {len(trajectories)}", file=source)
     return annotated
 
 
-def _augmentation(
-    config: TrainConfig, corpus: Sequence[Trajectory], source: Sequence[Trajectory] | None
-) -> list[Trajectory]:
+def _augmentation(config: TrainConfig, corpus: Sequence[Trajectory], task: Task) -> list[Trajectory]:
     """Simulated trajectories that join real ones in training; none where all of the training is simulated.
 
     A corpus can be simulated too, and lie in a folder: its tasks are left out, for some of them are tested.
@@ -238,7 +257,9 @@ def _augmentation(
     if not config.augment or "simulated" in (config.train or config.data):
         return []
     tested = {trajectory.group for trajectory in corpus}
-    return [t for t in simulate(config.augment, config.seed) if t.labels and t.group not in tested]
+    simulated = simulate(config.augment, config.seed, task.simulation)
+    says = (lambda run: bool(run.labels)) if task.usable is is_annotated else task.usable
+    return [run for run in simulated if says(run) and run.group not in tested]
 
 
 def _from_source(fold: Fold, corpus: Sequence[Trajectory], source: Sequence[Trajectory]) -> Fold:

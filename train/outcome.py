@@ -1,4 +1,4 @@
-"""Held-out predictions in the format of the benchmark's own runner, for eval/bench.py to set beside others."""
+"""Held-out predictions: of RedundancyBench's tasks in its runner's format, for eval/bench.py to set beside others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,30 @@ from typing import Any
 import orjson
 
 from stepsieve.data.trajectory import Label, Trajectory
+from stepsieve.eval.stop import to_record
 from stepsieve.models.checkpoint import write_atomic
 from stepsieve.models.judge import CLS, DET, RET
-from stepsieve.train.tasks import Answered
+from stepsieve.train.outlook import STOP, watched
+from stepsieve.train.quality import JUDGE, level_records
+from stepsieve.train.task import Answered
 
 RUNNER_TASKS = {CLS: "classify", RET: "retrieve", DET: "detect"}
 
 
 def write_predictions(path: Path, task: str, answered: Sequence[Answered]) -> None:
-    """One result per label, or per trajectory for StepDet."""
+    """One result per label, or per trajectory for StepDet; for ``judge`` and ``stop`` one per trajectory, as
+    eval/process.py and eval/stop.py read them."""
+    if task == JUDGE:
+        results = [level_records(item) for item in answered]
+    elif task == STOP:
+        results = [to_record(run) for run in watched(answered)]
+    else:
+        results = _of_runner(task, answered)
+    content = {"metadata": {"task": RUNNER_TASKS.get(task, task), "model": "stepsieve"}, "results": results}
+    write_atomic(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _of_runner(task: str, answered: Sequence[Answered]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for item in answered:
         if task == DET:
@@ -30,8 +45,7 @@ def write_predictions(path: Path, task: str, answered: Sequence[Answered]) -> No
                 results.append({**row, "predicted_type": answer.choice})
             else:
                 results.append({**row, "predicted_type": answer.type, "predicted_evidence_idx": list(answer.evidence)})
-    content = {"metadata": {"task": RUNNER_TASKS[task], "model": "stepsieve"}, "results": results}
-    write_atomic(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    return results
 
 
 def _identity(run: Trajectory, label: Label | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from stepsieve.models.fusion import score_columns
 from stepsieve.models.judge import Judge
 from stepsieve.models.prompts import Lesson, Reader
 from stepsieve.train.config import EncoderOptions
-from stepsieve.train.heads import HeadSpec, Table, tabulate
+from stepsieve.train.examples import HeadSpec, Table, tabulate
 
 if TYPE_CHECKING:
     from stepsieve.models.encoder import Encoder

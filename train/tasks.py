@@ -1,12 +1,12 @@
-"""The tasks: which heads each needs, what a judge is asked, and how its answers are scored (RedundancyBench).
+"""The three tasks of RedundancyBench, and the registry of all.
 
-One registry, ``TASKS``. The loop knows nothing of a task beyond what ``Task`` says.
+The loop knows nothing of a task beyond what ``Task`` says. Those of ``judge`` and ``stop`` are in quality.py and
+outlook.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,58 +14,18 @@ import numpy.typing as npt
 
 from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import detection, metrics
-from stepsieve.eval.intervals import Interval, bootstrap_sums, cluster_bootstrap, paired_bootstrap
-from stepsieve.models.decode import Cutoff, Prediction
+from stepsieve.eval.intervals import bootstrap_sums, cluster_bootstrap, share_of
+from stepsieve.models.decode import Prediction
 from stepsieve.models.judge import CLS, DET, RET, Judge
 from stepsieve.models.questions import ChoiceAnswer
-
-Report = dict[str, Interval]
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a judge answered about some test trajectories.
-
-    Attributes:
-        run: the trajectory.
-        fold: the fold that tested it.
-        answers: CLS: a ``ChoiceAnswer`` for each label; RET: a ``Prediction`` for each label; DET: a ``Prediction``
-            for each assistant step, the most confident first.
-        cutoff: DET: which of them the judge returns.
-    """
-
-    run: Trajectory
-    fold: str
-    answers: list[Any]
-    cutoff: Cutoff
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of the loop.
-
-    Attributes:
-        name: its key in metrics.json.
-        heads: the heads it trains and uses, in order.
-        ask: a judge and test trajectories -> the answers for each.
-        report: what was answered, seed -> metrics by name.
-        main: the metric that models are compared by.
-        points: what was answered -> that metric of each item, its task and its fold.
-    """
-
-    name: str
-    heads: tuple[str, ...]
-    ask: Callable[[Judge, Sequence[Trajectory]], Sequence[list[Any]]]
-    report: Callable[[Sequence[Answered], int], Report]
-    main: str
-    points: Callable[[Sequence[Answered]], tuple[Floats, list[Hashable], list[Hashable]]]
-
+from stepsieve.train.outlook import STOP_TASK
+from stepsieve.train.quality import JUDGE_TASK
+from stepsieve.train.task import Answered, Floats, Report, Task
 
 # --- StepCls: step and evidence are given, the type is asked ---------------------------------------------------------
 
 
-def ask_types(judge: Judge, runs: Sequence[Trajectory]) -> Sequence[list[Any]]:
+def ask_types(judge: Judge, runs: Sequence[Trajectory], known: Sequence[Trajectory]) -> Sequence[list[Any]]:
     return judge.classify_batch(runs, [[(label.step, label.evidence) for label in run.labels or ()] for run in runs])
 
 
@@ -92,7 +52,7 @@ def type_points(answered: Sequence[Answered]) -> tuple[Floats, list[Hashable], l
 # --- EvidenceRet: the step is given, evidence and type are asked -----------------------------------------------------
 
 
-def ask_evidence(judge: Judge, runs: Sequence[Trajectory]) -> Sequence[list[Any]]:
+def ask_evidence(judge: Judge, runs: Sequence[Trajectory], known: Sequence[Trajectory]) -> Sequence[list[Any]]:
     return judge.retrieve_batch(runs, [[label.step for label in run.labels or ()] for run in runs])
 
 
@@ -121,7 +81,7 @@ def evidence_points(answered: Sequence[Answered]) -> tuple[Floats, list[Hashable
 # --- StepDet: nothing is given ---------------------------------------------------------------------------------------
 
 
-def ask_steps(judge: Judge, runs: Sequence[Trajectory]) -> Sequence[list[Any]]:
+def ask_steps(judge: Judge, runs: Sequence[Trajectory], known: Sequence[Trajectory]) -> Sequence[list[Any]]:
     return judge.detect_batch(runs, everything=True)
 
 
@@ -162,12 +122,6 @@ def step_points(answered: Sequence[Answered]) -> tuple[Floats, list[Hashable], l
     return average, [item.run.group for item in answered], [item.fold for item in answered]
 
 
-def gain(task: Task, ours: Sequence[Answered], theirs: Sequence[Answered], seed: int) -> Interval:
-    """How much better the first is on the same items, in the task's main metric (paired bootstrap over tasks)."""
-    (first, groups, folds), (second, _, _) = task.points(ours), task.points(theirs)
-    return paired_bootstrap(first, second, groups, seed, folds=folds)
-
-
 def _pruning(answered: Sequence[Answered], seed: int) -> Report:
     """What deleting every step above the safe cutoff would do: precision, recall, share of the agent's text saved."""
     rows = []
@@ -180,15 +134,11 @@ def _pruning(answered: Sequence[Answered], seed: int) -> Report:
     parts, groups = np.array(rows, dtype=np.float64), [item.run.group for item in answered]
     folds = [item.fold for item in answered]
 
-    def ratio_of(column: int) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]:
-        def ratio(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return sums[..., column] / sums[..., column + 1]
-
-        return ratio
-
     names = {"prune_precision": 0, "prune_recall": 2, "prune_saved": 4}
-    return {name: bootstrap_sums(parts, ratio_of(column), groups, seed, folds=folds) for name, column in names.items()}
+    return {
+        name: bootstrap_sums(parts, share_of(column, column + 1), groups, seed, folds=folds)
+        for name, column in names.items()
+    }
 
 
 def _text_of(run: Trajectory, step: Reference) -> int:
@@ -247,4 +197,6 @@ TASKS: dict[str, Task] = {
     CLS: Task(CLS, (CLS,), ask_types, report_types, "accuracy", type_points),
     RET: Task(RET, (CLS, RET), ask_evidence, report_evidence, "joint_accuracy", evidence_points),
     DET: Task(DET, (CLS, RET, DET), ask_steps, report_steps, "avg_p@k", step_points),
+    JUDGE_TASK.name: JUDGE_TASK,
+    STOP_TASK.name: STOP_TASK,
 }

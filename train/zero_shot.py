@@ -28,7 +28,8 @@ from stepsieve.models.encoder import Encoder
 from stepsieve.models.judge import CLS, DET, RET
 from stepsieve.models.prompts import Lesson, Prompt, Reader
 from stepsieve.train.config import TrainConfig, parse
-from stepsieve.train.heads import HEADS, Table, tabulate
+from stepsieve.train.examples import Table, tabulate
+from stepsieve.train.heads import HEADS
 from stepsieve.train.loop import UNFINISHED, load_corpus
 from stepsieve.train.reading import Reading
 

@@ -1,7 +1,8 @@
-"""Structured features of steps and of (step, evidence) pairs.
+"""Structured features of steps, of (step, evidence) pairs, of actions and of prefixes.
 
-Subjects, one module each: repeats, errors, provenance (of arguments), results, place, goal, evidence. ``index.py`` is
-the one pass that all of them look things up in; ``registry.py`` says what a feature is.
+Subjects, one module each: repeats, errors, provenance (of arguments), results, place, goal, evidence; actions, which
+are texts too; progress of a prefix, and how it stands to known runs of its task. ``index.py`` is the one pass that all
+of them look things up in; ``registry.py`` says what a feature is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stepsieve.data.features import candidates, errors, evidence, goal, place, provenance, repeats, results
+from stepsieve.data.features import (
+    actions,
+    candidates,
+    errors,
+    evidence,
+    goal,
+    known,
+    place,
+    progress,
+    provenance,
+    repeats,
+    results,
+)
+from stepsieve.data.features.actions import Actions
 from stepsieve.data.features.candidates import Candidates
 from stepsieve.data.features.index import Index, Ints
 from stepsieve.data.features.registry import Feature, Values, columns
@@ -22,6 +36,9 @@ STEP_SUBJECTS = (repeats, errors, provenance, results, place, goal)
 STEP_FEATURES: tuple[Feature, ...] = tuple(feature for subject in STEP_SUBJECTS for feature in subject.FEATURES)
 PAIR_FEATURES: tuple[Feature, ...] = STEP_FEATURES + evidence.FEATURES
 RETRIEVAL_FEATURES: tuple[Feature, ...] = PAIR_FEATURES + candidates.rival_features(STEP_FEATURES)
+OWN_FEATURES: tuple[Feature, ...] = actions.FEATURES
+ACTION_FEATURES: tuple[Feature, ...] = OWN_FEATURES + STEP_FEATURES
+PROGRESS_FEATURES: tuple[Feature, ...] = progress.FEATURES + known.FEATURES
 
 BATCH = 128
 """Trajectories indexed together: enough that array operations cost next to nothing each, few enough to stay small."""
@@ -35,6 +52,34 @@ def step_features(index: Index) -> Matrix:
     for subject in STEP_SUBJECTS:
         values.update(subject.compute(index))
     return columns(STEP_FEATURES, values, len(index.calls))
+
+
+def action_features(index: Index) -> tuple[Actions, Matrix]:
+    """The assistant's actions, and their features: (n_actions, n_action_features); a text has none of a step's.
+
+    The first ``len(OWN_FEATURES)`` columns are those that calls and texts share.
+    """
+    found = index.once(actions.actions)
+    own = columns(OWN_FEATURES, actions.compute(index), len(found))
+    nothing = np.full((1, len(STEP_FEATURES)), np.nan, dtype=np.float32)
+    return found, np.hstack([own, np.vstack([step_features(index), nothing])[found.call]])
+
+
+def progress_features(index: Index, siblings: Sequence[Sequence[Trajectory]]) -> tuple[Actions, Matrix]:
+    """The assistant's actions, and how its run stood after each: (n_actions, n_progress_features).
+
+    Args:
+        siblings: for each trajectory other runs of its task, of which those with an outcome are known.
+    """
+    found = index.once(actions.actions)
+    own = columns(progress.FEATURES, progress.compute(index), len(found))
+    beside = np.zeros((len(found), len(known.FEATURES)), dtype=np.float32)
+    bounds = np.searchsorted(found.run, np.arange(len(index.trajectories) + 1))
+    for number, (run, others) in enumerate(zip(index.trajectories, siblings, strict=True)):
+        rows = slice(bounds[number], bounds[number + 1])
+        made = np.cumsum(found.call[rows] >= 0, dtype=np.int64)
+        beside[rows] = known.compute(known.call_keys(run), made, known.know(others))
+    return found, np.hstack([own, beside])
 
 
 def retrieval_features(index: Index, found: Candidates, steps: Matrix) -> Matrix:

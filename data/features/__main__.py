@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from stepsieve.data.errors import run_cli
-from stepsieve.data.features import PAIR_FEATURES
+from stepsieve.data.features import ACTION_FEATURES, PAIR_FEATURES, PROGRESS_FEATURES, STEP_FEATURES
 from stepsieve.data.features.registry import Feature
 
 
 def main() -> None:
     """Print the registry, one feature per line."""
-    rows = [("feature", "type", "range", "meaning"), *((f.name, f.dtype, _range(f), f.doc) for f in PAIR_FEATURES)]
+    features = PAIR_FEATURES + ACTION_FEATURES[: -len(STEP_FEATURES)] + PROGRESS_FEATURES
+    rows = [("feature", "type", "range", "meaning"), *((f.name, f.dtype, _range(f), f.doc) for f in features)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))

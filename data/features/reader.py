@@ -176,11 +176,11 @@ def _number(
         call = it.call
         tool = tool_of.setdefault((call.requestor, call.name), begin + len(tool_of))
         tools.append(tool)
-        keys.append(key_of.setdefault((tool, _canonical(call.arguments)), begin + len(key_of)))
+        keys.append(key_of.setdefault((tool, canonical(call.arguments)), begin + len(key_of)))
         answers.append(answer_of.setdefault(it.result.strip(), begin + len(answer_of)))
 
 
-def _canonical(arguments: Mapping[str, Any]) -> bytes:
+def canonical(arguments: Mapping[str, Any]) -> bytes:
     """Equal for equal arguments, whatever the order of their keys."""
     try:
         return orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)

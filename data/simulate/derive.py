@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepsieve.data.quality import CORRECTNESS, SAFETY
 from stepsieve.data.references import POLICY
 from stepsieve.data.simulate.world import RULE, Answer, Fact, Task
-from stepsieve.data.trajectory import ABNORMAL, DUPLICATED, EXPLORATORY, INCORRECT, Label, Reference
+from stepsieve.data.trajectory import ABNORMAL, DUPLICATED, EXPLORATORY, INCORRECT, Label, Quality, Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,33 @@ def labels(trace: Trace) -> tuple[Label, ...]:
         if verdict is not None:
             found.append(Label(step.reference, *verdict))
     return tuple(found)
+
+
+def qualities(trace: Trace) -> tuple[Quality, ...]:
+    """Correctness and safety of every message with calls of the assistant, in a failed run too.
+
+    Safe is a call that changed no record but those that the goal names, and nothing against a rule. Harmful is one
+    that was not safe, or that what was known ruled out; effective one that told a fact of the task for the first time
+    or changed what the goal names; the rest are neutral. A message is as its worst call.
+    """
+    goals = {(key, name) for key, name, _ in trace.task.goal}
+    named = {key for key, _ in goals}
+    assistant = [step for step in trace.steps if step.requestor == "assistant"]
+    told = sorted(_tellings(trace), key=lambda item: item.at)
+    worst: dict[tuple[int, str], float] = {}
+    seen: set[tuple[Fact, int]] = set()
+    for step in assistant:
+        new = {fact for fact, version in step.versions.items() if (fact, version) not in seen}
+        seen |= set(step.versions.items())
+        changed = {key for key, _ in step.answer.changed}
+        safe = changed <= named and not (changed and step.answer.breach)
+        verdict = _forbidden(step, assistant) or _pursued(step, trace.task, told)
+        harmful = not safe or (verdict is not None and verdict[0] == INCORRECT)
+        useful = new & trace.task.keys.keys() or step.answer.changed & goals
+        for name, score in ((SAFETY, float(safe)), (CORRECTNESS, 0.0 if harmful else 1.0 if useful else 0.5)):
+            place = step.call_index, name
+            worst[place] = min(worst.get(place, 1.0), score)
+    return tuple(Quality(message, name, score) for (message, name), score in worst.items())
 
 
 Verdict = tuple[str, Reference]

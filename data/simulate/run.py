@@ -53,6 +53,8 @@ class SimulationConfig:
         labels_per_run: mean number of redundant steps that a run is given room for, from 0 to 50; long
             runs of it find no place, so that large numbers are not reached.
         failure_share: share of runs whose agent gives up before the goal, in [0, 1].
+        astray_share: share of runs whose agent goes astray, in [0, 1]: it makes a change to the wrong record, leaves it
+            out, or goes round in circles until it gives up. Some reach the goal all the same.
         domains: which of DOMAINS, drawn evenly.
         parallel_share: share of runs whose agent puts several look-ups into one message, in [0, 1].
         patience: probability that a faulted look-up is tried again after others rather than at once, in [0, 1].
@@ -65,13 +67,14 @@ class SimulationConfig:
     shares: Mapping[str, float] = field(default_factory=lambda: dict(PAPER_SHARES))
     labels_per_run: float = 3.4
     failure_share: float = 0.1
+    astray_share: float = 0.0
     domains: tuple[str, ...] = DOMAINS
     parallel_share: float = 0.1
     patience: float = 0.2
     runs_per_task: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("failure_share", "parallel_share", "patience"):
+        for name in ("failure_share", "astray_share", "parallel_share", "patience"):
             if not 0 <= getattr(self, name) <= 1:
                 raise DataError(f"expected a number from 0 to 1, found {getattr(self, name)!r}", field=name)
         if not self.domains or set(self.domains) - set(DOMAINS):
@@ -137,9 +140,10 @@ def run_one(index: int, seed: int = 0, config: SimulationConfig | None = None) -
     agents = surface_rng.sample(sorted(_PROFILES), config.runs_per_task)
     agent = agents[agent_index]
     world = start.copy()
-    session = Session(
-        world, place.tools, task, Surface(surface_rng, run_rng), run_rng, _flaws(run_rng, config, _PROFILES[agent])
-    )
+    surface = Surface(surface_rng, run_rng)
+    flaws = _flaws(run_rng, config, _PROFILES[agent])
+    _lead_astray(flaws, random.Random(f"{seed}:astray:{index}"), config.astray_share)
+    session = Session(world, place.tools, task, surface, run_rng, flaws)
     try:
         place.play(session)
     except GaveUp:
@@ -155,6 +159,7 @@ def run_one(index: int, seed: int = 0, config: SimulationConfig | None = None) -
         subset="simulated",
         agent=agent,
         labels=derive.labels(trace) if reached else None,
+        qualities=derive.qualities(trace),
         outcome=float(reached),
         task=_record(task),
     )
@@ -182,6 +187,14 @@ def _flaws(rng: random.Random, config: SimulationConfig, profile: Mapping[str, f
         patience=config.patience,
         verifies=rng.random() < profile["verifies"],
     )
+
+
+def _lead_astray(flaws: Flaws, rng: random.Random, share: float) -> None:
+    """Draw whether and how a run goes astray. A generator of its own leaves all else of the run as it is without."""
+    if rng.random() < share:
+        flaws.strays = rng.random() < 0.6
+        flaws.harms = rng.random() < 0.7
+        flaws.circles_at = None if flaws.strays else rng.randint(2, 6)
 
 
 def _poisson(rng: random.Random, mean: float) -> int:

@@ -31,6 +31,10 @@ class Flaws:
         parallel: whether the agent puts several look-ups into one message.
         patience: probability that a faulted look-up is tried again later rather than at once.
         verifies: whether the agent reads an object again after changing it.
+        strays: whether the agent makes none of its changes.
+        harms: whether such an agent makes the first of them to another record.
+        circles_at: ordinal of the assistant call from which the agent goes round in circles until it gives up; None
+            where it does not.
     """
 
     explore: int = 0
@@ -41,6 +45,9 @@ class Flaws:
     parallel: bool = False
     patience: float = 0.1
     verifies: bool = False
+    strays: bool = False
+    harms: bool = False
+    circles_at: int | None = None
 
     def take(self, kind: str, most: int) -> int:
         """Spend up to ``most`` of a budget ("explore" or "wrong"); returns how much."""
@@ -86,6 +93,11 @@ class Session:
         Returns the answer, a transient failure only where ``later`` says that the caller will try again by itself.
         """
         again = False
+        if self.flaws.strays:
+            led = self._astray(tool, arguments)
+            if led is None:
+                return Answer(None)
+            arguments = led
         while True:
             ordinal = self._next()
             fault = ordinal in self.flaws.faults_at
@@ -126,8 +138,44 @@ class Session:
     def _next(self) -> int:
         if self._calls == self.flaws.quits_at:
             raise GaveUp
+        if self._calls == self.flaws.circles_at:
+            self._circle()
         self._calls += 1
         return self._calls - 1
+
+    def _astray(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What becomes of a call of an agent astray: a change goes to another record, the first time, or is left out.
+
+        What changes anything, and which record takes a change, is tried out on copies of the world.
+        """
+        if not self._changes(tool, arguments):
+            return arguments
+        own = self.world.records.get(arguments.get("id", ""), {}).keys()
+        like = [
+            key for key, record in self.world.records.items() if 2 * len(own & record.keys()) > len(own | record.keys())
+        ]
+        self.rng.shuffle(like)
+        for key in like if self.flaws.harms else ():
+            moved = {**arguments, "id": key}
+            if key != arguments["id"] and self._changes(tool, moved):
+                self.flaws.harms = False
+                return moved
+        return None
+
+    def _changes(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        try:
+            return bool(self.tools[tool](self.world.copy(), arguments).changed)
+        except KeyError:  # a record that lacks what the tool reads
+            return False
+
+    def _circle(self) -> None:
+        """Look-ups made before are made again and again, with nothing new, until the agent gives up."""
+        made = [step for step in self.steps if step.requestor == "assistant" and not step.answer.changed]
+        for _ in range(self.rng.randint(3, 8) if made else 0):
+            step = self.rng.choice(made[-4:])
+            answer = self.tools[step.tool](self.world, step.arguments)
+            self._record([(step.tool, step.arguments, step.binds, answer)], "assistant", self.surface.beside())
+        raise GaveUp
 
     def _repeat(self, tool: str, arguments: Mapping[str, Any], binds: Binds) -> None:
         """Repeat a call, at once or a few calls later; whether that was redundant depends on what comes between."""

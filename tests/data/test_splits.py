@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepsieve.data.errors import DataError
 from stepsieve.data.splits import SPLITS, assign_groups, default_splits, make_folds
-from stepsieve.data.trajectory import EXPLORATORY, Label, Trajectory
+from stepsieve.data.trajectory import EXPLORATORY, Label, Message, Trajectory
 
 
 def run(subset, domain, task, agent=None, n_labels=1, annotated=True, tag=""):
@@ -26,7 +26,7 @@ def groups(trajectories, indices):
     return {trajectories[i].group for i in indices}
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", sorted(SPLITS.keys() - {"leave-run-out"}))
 def test_no_group_on_both_sides_and_only_annotated(split):
     trajectories = corpus()
     for fold in make_folds(trajectories, split, seed=3):
@@ -160,3 +160,38 @@ def test_every_fold_has_a_group(rows, n_folds, seed):
     fold_of = assign_groups(trajectories, n_folds, seed)
     assert set(fold_of) == {t.group for t in trajectories}
     assert len(set(fold_of.values())) == min(n_folds, len(fold_of))
+
+
+# --- leave-run-out ---------------------------------------------------------------------------------------------------
+
+
+def several_runs(*sizes):
+    return [
+        Trajectory(f"run{task}-{number}", (Message("user", "x"),), domain="d", task_id=f"t{task}", outcome=1.0)
+        for task, size in enumerate(sizes)
+        for number in range(size)
+    ]
+
+
+def test_leave_run_out_tests_each_run_of_known_tasks_once():
+    runs = several_runs(3, 1, 2)
+    folds = make_folds(runs, "leave-run-out", usable=lambda run: run.outcome is not None)
+    assert all(fold.by_run for fold in folds)
+    tested = [[runs[i].id for i in fold.test] for fold in folds]
+    assert tested == [["run0-0", "run2-0"], ["run0-1", "run2-1"], ["run0-2"]]
+    for fold in folds:
+        assert sorted([*fold.train, *fold.test]) == list(range(len(runs)))
+        known = {runs[i].group for i in fold.train}
+        assert all(runs[i].group in known for i in fold.test)
+
+
+def test_leave_run_out_needs_a_task_with_two_runs():
+    with pytest.raises(DataError, match="two runs"):
+        make_folds(several_runs(1, 1), "leave-run-out", usable=lambda run: True)
+
+
+def test_runs_that_say_nothing_enter_no_fold():
+    runs = [*several_runs(2, 2, 2), Trajectory("silent", (Message("user", "x"),), domain="d", task_id="t9")]
+    folds = make_folds(runs, "cv", 0, 3, usable=lambda run: run.outcome is not None)
+    assert sorted(i for fold in folds for i in fold.test) == list(range(6))
+    assert not any(fold.by_run for fold in folds)

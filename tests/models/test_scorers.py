@@ -176,7 +176,7 @@ def test_rules_prefer_the_identical_call_then_the_next_of_the_tool_then_the_next
 
 def test_rules_have_no_answer_for_other_numbers_of_classes():
     with pytest.raises(ValueError, match="classes"):
-        made("rules", n_classes=3)
+        made("rules", n_classes=5)
 
 
 def test_an_unknown_backend_names_the_known_ones():
@@ -206,3 +206,27 @@ def test_the_linear_model_is_that_of_scikit_learn():
     table = (np.where(np.isnan(raw), own.mean, raw) - own.mean) / own.scale
     theirs = linear_model.LogisticRegression(C=0.3, tol=1e-8, max_iter=5000).fit(table, labels, sample_weight=weights)
     np.testing.assert_allclose(own.predict_proba(features), theirs.predict_proba(table), atol=1e-3)
+
+
+# --- rules of actions and prefixes -----------------------------------------------------------------------------------
+
+
+def test_a_failed_or_much_repeated_call_is_one_level_below_the_best():
+    rules = create("rules", ("action.text", "action.like_earlier", "error.failed"), 3)
+    table = np.array([[0, np.nan, 0], [0, 0.9, 0], [0, 0.1, 1], [1, np.nan, np.nan]], dtype=np.float32)
+    assert rules.predict_proba(table).argmax(axis=1).tolist() == [2, 1, 1, 2]
+    np.testing.assert_allclose(rules.predict_proba(table).sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("speaks_for", [0, 1])
+def test_trouble_speaks_for_the_class_that_it_came_with(speaks_for, tmp_path):
+    names = ("progress.last_failed", "progress.last_alike")
+    table = np.array([[1, 0], [0, 0.9], [0, 0.1], [0, np.nan]], dtype=np.float32)
+    labels = np.array([1, 1, 0, 0]) if speaks_for else np.array([0, 0, 1, 1])
+    rules = create("rules", names, 2)
+    rules.fit(table, labels, np.ones(4))
+    rules.save(tmp_path)
+    again = create("rules", names, 2)
+    again.load(tmp_path)
+    for own in (rules, again):
+        assert own.predict_proba(table).argmax(axis=1).tolist() == labels.tolist()

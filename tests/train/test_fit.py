@@ -13,8 +13,9 @@ from stepsieve.models.decode import Cutoff, Prediction
 from stepsieve.models.judge import CLS, DET, RET
 from stepsieve.train import fit
 from stepsieve.train.config import TrainConfig
+from stepsieve.train.examples import Table
 from stepsieve.train.fit import Training, safe_cutoff
-from stepsieve.train.heads import HEADS, Table
+from stepsieve.train.heads import HEADS
 
 # --- cutoffs ---------------------------------------------------------------------------------------------------------
 

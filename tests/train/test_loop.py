@@ -145,14 +145,14 @@ class Watch:
         self.trained, self.asked, judges = [], [], []
         fit = Training.fit
 
-        def fitted(training, backend, train):
+        def fitted(training, backend, train, by_run=False):
             self.trained.append(([training.runs[i] for i in train], sum(map(len, training.extra.values()))))
-            judges.append(fit(training, backend, train))
+            judges.append(fit(training, backend, train, by_run))
             return judges[-1]
 
-        def ask(judge, runs):
+        def ask(judge, runs, known):
             self.asked.append((next(k for k, known in enumerate(judges) if known is judge), list(runs)))
-            return task.ask(judge, runs)
+            return task.ask(judge, runs, known)
 
         monkeypatch.setattr(Training, "fit", fitted)
         self.task = replace(task, ask=ask)
@@ -184,13 +184,13 @@ def test_augmentation_joins_the_training_of_a_real_corpus_and_no_test(corpus, tm
 
 
 def test_a_simulated_corpus_is_not_augmented():
-    assert loop._augmentation(TrainConfig(augment=9), [], None) == []
-    assert loop._augmentation(TrainConfig(augment=0, data="somewhere"), [], None) == []
-    assert loop._augmentation(TrainConfig(augment=9, data="somewhere", train="simulated"), [], []) == []
+    assert loop._augmentation(TrainConfig(augment=9), [], CLS) == []
+    assert loop._augmentation(TrainConfig(augment=0, data="somewhere"), [], CLS) == []
+    assert loop._augmentation(TrainConfig(augment=9, data="somewhere", train="simulated"), [], CLS) == []
     # A corpus in a folder may hold the very runs that would be added.
-    added = loop._augmentation(TrainConfig(augment=9, data="somewhere"), [], None)
+    added = loop._augmentation(TrainConfig(augment=9, data="somewhere"), [], CLS)
     tested = added[:1]
-    rest = loop._augmentation(TrainConfig(augment=9, data="somewhere"), tested, None)
+    rest = loop._augmentation(TrainConfig(augment=9, data="somewhere"), tested, CLS)
     assert 0 < len(rest) < len(added)
     assert tested[0].group not in {run.group for run in rest}
 
