@@ -164,7 +164,7 @@ def main() -> None:
     others = {path.stem: score(runs, answers_of_judge(read_judge(path))) for path in paths}
     table = compare(ours, others, args.seed)
     title = f"{len(runs)} runs, {len(ours.values['steps'])} labelled messages; 95% bootstrap over tasks"
-    show(table, title, Console(width=max(Console().width, 170)))
+    show(table, title, Console(width=max(Console().width, 220)))
     if args.json:
         write_atomic(args.json, orjson.dumps(table, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
