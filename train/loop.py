@@ -106,12 +106,14 @@ def train(tasks: Sequence[Task], config: TrainConfig) -> None:
                 predicted[task.name, split] = ours
             if reading is not None:
                 reading.forget()
-            log({
-                f"{name}/{split}/{backend}/{metric}": interval.value
-                for name, splits in results.items()
-                for backend, report in splits[split].items()
-                for metric, interval in report.items()
-            })
+            log(
+                {
+                    f"{name}/{split}/{backend}/{metric}": interval.value
+                    for name, splits in results.items()
+                    for backend, report in splits[split].items()
+                    for metric, interval in report.items()
+                }
+            )
         progress.add_task("final model", total=None)
         judge = training.fit(config.backend, np.arange(len(training.runs)))
     if not _is_first_process():
