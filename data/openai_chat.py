@@ -70,9 +70,9 @@ def check_chat(messages: Sequence[Mapping[str, Any]]) -> None:
     """The rules that the API refuses a conversation by.
 
     Raises:
-        DataError: naming the message: a tool message that answers no call of the assistant message before it or one that
-            has its answer, calls that are not answered before the next message, an id that is missing or occurs twice,
-            calls of another role, a message with nothing in it.
+        DataError: naming the message: a tool message that answers no open call of the assistant message before it,
+            calls without an answer before the next message, an id that is missing or occurs twice, calls of another
+            role, a message with nothing in it.
     """
     seen: set[str] = set()
     waiting: set[str] = set()

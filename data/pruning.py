@@ -1,8 +1,8 @@
 """Steps taken out of a run, so that what is left is still a run: pairs whole, and nothing used that nobody said.
 
 A step is named for removal by whoever found it redundant: a model, an annotator. It goes with its result, and with its
-message where that holds no other call; the text beside the calls ("let me look that up") belongs to them. It stays where
-a kept step uses its result:
+message where that holds no other call; the text beside the calls ("let me look that up") belongs to them. It stays
+where a kept step uses its result:
 
 - A value among the arguments of a kept call *came by a result* if the first document of the run that holds it is the
   result of a call: neither the user nor the agent itself had said it before (``features.index``).
@@ -27,7 +27,6 @@ from stepsieve.data.features import BATCH
 from stepsieve.data.features.index import RESULT, Index
 from stepsieve.data.features.tokens import leaves
 from stepsieve.data.trajectory import Interaction, Message, Reference, ToolCall, Trajectory
-
 
 PROSE = 8
 """An argument of more words than this is prose: of it only numbers and codes are values that came from somewhere."""
@@ -129,7 +128,7 @@ def _values(index: Index, document: int, only_codes: bool = False) -> list[int]:
 
 
 def _is_prose(interaction: Interaction) -> bool:
-    """Whether a call takes a text of many words: a summary, a question. Its words say nothing of where they are from."""
+    """Whether a call takes a text of many words, such as a summary: words that tell nothing of where they are from."""
     return any(len(leaf.split()) > PROSE for leaf in leaves(interaction.call.arguments))
 
 

@@ -234,25 +234,33 @@ def report(
     }
 
 
-def table(title: str, by_slice: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row for each slice of one source."""
-    shown = Table(title=title, title_justify="left")
-    heads = ("share of agent tokens", "of written", "within tasks, r", "rho", "paper", "across runs, r", "rho")
+def shares_table(by_source: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    """One row for each slice: the shares of redundant steps by each source."""
+    shown = Table(title="Tokens in redundant steps, percent, 95% bootstrap over tasks", title_justify="left")
     shown.add_column("", no_wrap=True)
-    for head in ("runs", *heads):
+    shown.add_column("runs", justify="right")
+    for name in by_source:
+        shown.add_column(f"agent tokens: {name}", justify="right")
+        shown.add_column("written", justify="right")
+    for place in next(iter(by_source.values())):
+        own = [by_slice[place] for by_slice in by_source.values()]
+        keys = ("redundant_share", "redundant_share_written")
+        cells = [_cell(figure[key], 100, 1) for figure in own for key in keys]
+        shown.add_row(place, ", ".join(dict.fromkeys(str(figure["runs"]) for figure in own)), *cells)
+    return shown
+
+
+def correlations_table(name: str, by_slice: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row for each slice of one source: correlations within tasks and across runs, beside the paper's."""
+    title = f"Redundant and all agent tokens of a run, correlation, 95% bootstrap over tasks: {name}"
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("", no_wrap=True)
+    for head in ("runs of tasks with several", "within tasks: r", "rho", "paper", "across runs: r", "rho"):
         shown.add_column(head, justify="right")
     for place, own in by_slice.items():
-        shown.add_row(
-            place,
-            f"{own['runs']} ({own['repeated_runs']} repeat)",
-            _cell(own["redundant_share"], 100, 1),
-            _cell(own["redundant_share_written"], 100, 1),
-            _cell(own["within_tasks_pearson"]),
-            _cell(own["within_tasks_spearman"]),
-            PAPER.get(place, ""),
-            _cell(own["across_runs_pearson"]),
-            _cell(own["across_runs_spearman"]),
-        )
+        within = [_cell(own[f"within_tasks_{kind}"]) for kind in ("pearson", "spearman")]
+        across = [_cell(own[f"across_runs_{kind}"]) for kind in ("pearson", "spearman")]
+        shown.add_row(place, str(own["repeated_runs"]), *within, PAPER.get(place, ""), *across)
     return shown
 
 
@@ -280,7 +288,7 @@ def main() -> None:
     runs = list(load(arguments.data))
     if not runs:
         raise DataError("expected trajectories, found none", file=arguments.data)
-    console = Console(width=None if Console().is_terminal else 160)
+    console = Console(width=None if Console().is_terminal else 140)
     source = redundant.source(arguments, safe=False)
     if source.judge is not None and (seen := seen_in_training(source.judge, runs)):
         warning = f"{seen} of {len(runs)} trajectories solve a task that this checkpoint was trained on"
@@ -297,8 +305,9 @@ def main() -> None:
         f"mean per message: {means}",
         highlight=False,
     )
+    console.print(shares_table(found["redundant"]))
     for name, by_slice in found["redundant"].items():
-        console.print(table(f"Redundant steps: {name}; shares in percent, 95% bootstrap over tasks", by_slice))
+        console.print(correlations_table(name, by_slice))
     if arguments.json:
         write_atomic(Path(arguments.json), orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
 
