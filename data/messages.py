@@ -32,7 +32,8 @@ def read_messages(value: object, max_text: int = MAX_TEXT) -> tuple[Message, ...
 def read_chat(value: object, max_text: int = MAX_TEXT) -> tuple[Message, ...]:
     """Messages in OpenAI chat form, RedundancyBench form or a mixture; positions become message indices.
 
-    Only what Stepsieve reads is kept: ``extra`` stays empty. Raises DataError as :func:`read_messages` does.
+    Only what Stepsieve reads is kept: of further fields ``extra`` holds the recorded ``usage`` alone. Raises DataError
+    as :func:`read_messages` does.
     """
     return _each(value, read_chat_message, max_text)
 
@@ -72,7 +73,9 @@ def read_chat_message(record: object, field: str) -> Message:
     else:
         calls = record.get("tool_calls") or ([record["function_call"]] if record.get("function_call") else None)
         plain["tool_calls"] = [_plain_call(call) for call in calls] if isinstance(calls, list) else calls
-    return _parsed(plain, field)
+    message = _parsed(plain, field)
+    usage = record.get("usage")
+    return replace(message, extra={"usage": usage}) if isinstance(usage, dict) else message
 
 
 _ROLE_NAMES = {"developer": "system", "function": "tool"}

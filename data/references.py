@@ -81,9 +81,7 @@ def validate_evidence(reference: Reference, trajectory: Trajectory) -> None:
         return
     last = len(trajectory.messages) - 1
     if max(reference) > last:
-        raise DataError(
-            f"expected message indices from 0 to {last}, found {list(reference)}", trajectory=trajectory.id
-        )
+        raise DataError(f"expected message indices from 0 to {last}, found {list(reference)}", trajectory=trajectory.id)
     for pair in pairs(reference):
         if pair not in trajectory.by_reference and not _two_results(pair, trajectory):
             raise DataError(
