@@ -9,11 +9,10 @@ from typing import Any
 import orjson
 
 from stepsieve.data.trajectory import Label, Trajectory
+from stepsieve.eval.results import RUNNER_TASKS
 from stepsieve.models.checkpoint import write_atomic
-from stepsieve.models.judge import CLS, DET, RET
+from stepsieve.models.judge import CLS, DET
 from stepsieve.train.tasks import Answered
-
-RUNNER_TASKS = {CLS: "classify", RET: "retrieve", DET: "detect"}
 
 
 def write_predictions(path: Path, task: str, answered: Sequence[Answered]) -> None:

@@ -20,7 +20,8 @@ import pytest
 from stepsieve.data.messages import write_message
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES
-from stepsieve.eval.load import SERVE, prompt, server
+from stepsieve.eval.llm.transcript import transcript
+from stepsieve.eval.load import SERVE, server
 from stepsieve.models.judge import Judge
 
 httpx = pytest.importorskip("httpx")
@@ -74,7 +75,7 @@ def completion(run):
     """A body of POST /v1/chat/completions that can be answered."""
     messages = [
         {"role": "system", "content": '[{"redundant_step_idx": [], "redundant_step_type": "", "confidence": 0}]'},
-        {"role": "user", "content": prompt(run)},
+        {"role": "user", "content": transcript(run)},
     ]
     return {"model": "any", "messages": messages}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepsieve.data.simulate import SimulationConfig, simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Label, Message, ToolCall, Trajectory
 from stepsieve.eval.bench import predict_all
-from stepsieve.eval.load import prompt as own_prompt
+from stepsieve.eval.llm.transcript import transcript
 from stepsieve.eval.load import server
 from stepsieve.eval.results import read as read_results
 from stepsieve.eval.scores import match, score
@@ -112,7 +112,7 @@ def test_simulated_runs_are_read_back(simulated):
     runs = simulate(40, 7, SimulationConfig(parallel_share=1.0, failure_share=0.3))
     for run in [*simulated, *runs]:
         assert plain(runner.parse(user_of(DET, run)).trajectory) == plain(run)
-        assert plain(runner.parse(own_prompt(run)).trajectory) == plain(run)
+        assert plain(runner.parse(transcript(run)).trajectory) == plain(run)
 
 
 def test_released_runs_are_read_back(released):
