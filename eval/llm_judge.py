@@ -1,10 +1,10 @@
 """A language model as a judge on RedundancyBench: any OpenAI-compatible endpoint, or a System One model.
 
-    python eval/llm_judge.py --data DIR --task cls --model gpt-5.4-mini --output cls.json --dry-run  # what it would cost
+    python eval/llm_judge.py --data DIR --task cls --model gpt-5.4-mini --output cls.json --dry-run   # what it costs
     python eval/llm_judge.py --data DIR --task cls --model gpt-5.4-mini --output cls.json
     python eval/llm_judge.py --data DIR --task det --model MODEL --base-url http://HOST:PORT/v1 --output det.json
     python eval/llm_judge.py --data DIR --task cls --api system-one --model MODEL --output jev.json
-    python eval/bench.py --data DIR --predictions cls.json                                          # scores it
+    python eval/bench.py --data DIR --predictions cls.json                                     # scores it
 
 The key is in $OPENAI_API_KEY or $TYPESAFE_API_KEY. Replies are kept as they come (OUTPUT.cache): after a kill the same
 command goes on, asks nothing twice and loses nothing. A reply that can't be used gets one chance to be repaired, and

@@ -1,5 +1,6 @@
 """A real HTTP server on loopback that speaks the chat protocol, and misbehaves on request."""
 
+import importlib
 import json
 import threading
 import time
@@ -49,12 +50,16 @@ class Endpoint:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # head and body in one packet: apart they would wait for each other
 
             def log_message(self, *_):
                 pass
 
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "zstd":
+                    data = importlib.import_module("zstandard").decompress(data)
+                body = json.loads(data)
                 with endpoint._lock:
                     number = len(endpoint.requests)
                     endpoint.requests.append(body)

@@ -7,14 +7,17 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 import pytest
 
+from stepsieve.data.errors import run_cli
 from stepsieve.data.redundancybench import write
 from stepsieve.data.simulate import simulate
 from stepsieve.eval.bench import predict_all
 from stepsieve.eval.llm.cache import Cache
+from stepsieve.eval.llm_judge import main
 from stepsieve.eval.load import server
 from stepsieve.eval.results import read
 from stepsieve.eval.scores import match, score
@@ -30,7 +33,8 @@ PRICES = "stub-1: {input: 1, output: 4, cached: 0.5}\n"
 
 @pytest.fixture(scope="module")
 def corpus():
-    return [run for run in simulate(60, seed=5) if run.labels][:12]
+    # The stub tells runs apart by their length.
+    return list({len(run.messages): run for run in simulate(60, seed=5) if run.labels}.values())[:6]
 
 
 @pytest.fixture
@@ -46,8 +50,24 @@ def command(data, url, task="cls", *more):
     return [sys.executable, str(SCRIPT), *map(str, arguments)]
 
 
-def judge(data, url, task="cls", *more):
-    return subprocess.run(command(data, url, task, *more), capture_output=True, text=True, timeout=60)
+class Found(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def judge(monkeypatch, capsys):
+    """Runs the command in this process, which has imported the client already."""
+
+    def run(data, url, task="cls", *more):
+        monkeypatch.setattr(sys, "argv", command(data, url, task, *more)[1:])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run_cli(main)
+        return Found(ended.value.code, *capsys.readouterr())
+
+    return run
 
 
 def result(data):
@@ -85,7 +105,7 @@ def right(corpus):
     return text
 
 
-def test_faults_of_every_kind_lose_nothing(corpus, data, endpoint, act):
+def test_faults_of_every_kind_lose_nothing(corpus, data, judge, endpoint, act):
     """429, 500, a slow reply, a cut-off one, garbage in the place of one: each unit is answered all the same, once."""
     text, seen = right(corpus), Counter()
 
@@ -121,7 +141,7 @@ def test_faults_of_every_kind_lose_nothing(corpus, data, endpoint, act):
         assert endpoint.times[again] - endpoint.times[n] >= 0.3
 
 
-def test_bench_scores_what_was_answered_and_costs_add_up(corpus, data, endpoint, act):
+def test_bench_scores_what_was_answered_and_costs_add_up(corpus, data, judge, endpoint, act):
     text = right(corpus)
     wrong = '{"redundant_step_type": "Abnormal Step"}'
     endpoint.behave = lambda number, body: act(
@@ -142,19 +162,9 @@ def test_bench_scores_what_was_answered_and_costs_add_up(corpus, data, endpoint,
     assert content["metadata"]["task"] == "classify"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It is a duplicated step.",
-        '{"redundant_step_type": "Duplicate"}',
-        '{"redundant_step_type": "Duplicated Step", "reason": "twice"}',
-        '[{"redundant_step_type": "Duplicated Step"}]',
-        "",
-    ],
-)
-def test_an_unusable_reply_is_repaired_once_or_wrong(corpus, data, endpoint, act, text):
+def test_an_unusable_reply_is_repaired_once_or_wrong(corpus, data, judge, endpoint, act):
     """Half of the units repair their reply when they are told what is wrong with it; the others never do."""
-    good = right(corpus)
+    good, text = right(corpus), "It is a duplicated step."
     stubborn = set()
 
     def behave(number, body):
@@ -184,17 +194,15 @@ def test_an_unusable_reply_is_repaired_once_or_wrong(corpus, data, endpoint, act
     ("task", "text", "says"),
     [
         ("ret", '{"evidence_step_idx": [9000, 9001], "redundant_step_type": "Duplicated Step"}', "9000"),
-        ("ret", '{"evidence_step_idx": "[2, 3]", "redundant_step_type": "Duplicated Step"}', "list of message indices"),
         (
             "det",
             '[{"redundant_step_idx": [0, 1], "evidence_step_idx": [-1], "redundant_step_type": "Incorrect Step", '
             '"confidence": 0.5}]',
             "answered assistant call",
         ),
-        ("det", '{"redundant": []}', "a JSON list"),
     ],
 )
-def test_wrong_indices_are_unusable(corpus, data, endpoint, act, task, text, says):
+def test_wrong_indices_are_unusable(corpus, data, judge, endpoint, act, task, text, says):
     endpoint.behave = lambda number, body: act(text)
     found = judge(data, endpoint.url, task)
     assert found.returncode == 0, found.stderr
@@ -204,7 +212,7 @@ def test_wrong_indices_are_unusable(corpus, data, endpoint, act, task, text, say
     assert score(match(read(data.parent / "out.json"), corpus))["all"][metric] == 0
 
 
-def test_a_kill_loses_nothing_and_nothing_answered_is_asked_again(corpus, data, endpoint, act):
+def test_a_kill_loses_nothing_and_nothing_answered_is_asked_again(corpus, data, judge, endpoint, act):
     """SIGKILL with some requests answered and others on their way; the same command then asks only the others."""
     text = right(corpus)
     units = sum(len(run.labels) for run in corpus)
@@ -253,7 +261,7 @@ def kept(path):
         return len(replies)
 
 
-def test_an_endpoint_that_is_gone_is_one_line_and_what_it_said_is_kept(corpus, data, endpoint, act):
+def test_an_endpoint_that_is_gone_is_one_line_and_what_it_said_is_kept(corpus, data, judge, endpoint, act):
     text = right(corpus)
     endpoint.behave = lambda number, body: act(text(body)) if number < 3 else act(status=503, body=b"{}", headers=SOON)
     found = judge(data, endpoint.url, "cls", "--retries", "1", "--concurrency", "1")
@@ -263,7 +271,7 @@ def test_an_endpoint_that_is_gone_is_one_line_and_what_it_said_is_kept(corpus, d
     assert kept(data.parent / "out.json.cache") == 3
 
 
-def test_a_unit_without_a_reply_is_told_and_asked_again_the_next_time(corpus, data, endpoint, act):
+def test_a_unit_without_a_reply_is_told_and_asked_again_the_next_time(corpus, data, judge, endpoint, act):
     text = right(corpus)
     endpoint.behave = lambda number, body: act(text(body)) if number else act(status=400, body=b'{"error": "too long"}')
     found = judge(data, endpoint.url, "cls", "--concurrency", "1")
@@ -286,7 +294,7 @@ def test_a_unit_without_a_reply_is_told_and_asked_again_the_next_time(corpus, da
         (("--prices", "missing.yaml"), "missing.yaml"),
     ],
 )
-def test_bad_settings_are_one_line_before_anything_is_asked(data, endpoint, more, says):
+def test_bad_settings_are_one_line_before_anything_is_asked(data, judge, endpoint, more, says):
     found = judge(data, endpoint.url, "cls", *more)
     assert found.returncode == 2
     assert says in found.stderr
@@ -294,7 +302,7 @@ def test_bad_settings_are_one_line_before_anything_is_asked(data, endpoint, more
     assert endpoint.requests == []
 
 
-def test_a_wrong_key_is_one_line(data, endpoint, act):
+def test_a_wrong_key_is_one_line(data, judge, endpoint, act):
     endpoint.behave = lambda number, body: act(status=401, body=b'{"error": {"message": "who are you"}}')
     found = judge(data, endpoint.url)
     assert found.returncode == 2
@@ -302,15 +310,15 @@ def test_a_wrong_key_is_one_line(data, endpoint, act):
     assert found.stderr.count("\n") == 1
 
 
-def test_a_dry_run_asks_nothing(data, endpoint):
+def test_a_dry_run_asks_nothing(data, judge, endpoint):
     found = judge(data, endpoint.url, "det", "--dry-run")
     assert found.returncode == 0
-    assert re.search(r"12 requests, about [\d,]+ prompt and 3,000 reply tokens, \$0\.\d+", found.stdout)
+    assert re.search(r"6 requests, about [\d,]+ prompt and 1,500 reply tokens, \$0\.\d+", found.stdout)
     assert endpoint.requests == []
     assert not (data.parent / "out.json.cache").exists()
 
 
-def test_our_server_stands_in_for_a_model_and_gives_the_answers_of_its_checkpoint(corpus, data):
+def test_our_server_stands_in_for_a_model_and_gives_the_answers_of_its_checkpoint(corpus, data, judge):
     """The prompts are understood: through HTTP, prompt and parser come the answers that the checkpoint gives here."""
     pytest.importorskip("fastapi")
     pytest.importorskip("typesafe_sdk")
@@ -328,16 +336,49 @@ def test_our_server_stands_in_for_a_model_and_gives_the_answers_of_its_checkpoin
                     if not name.startswith(("ece", "aurc"))
                 }.items()
             )
-        found = subprocess.run(
-            [*command(data, url, "cls", "--api", "system-one", "--cache", data.parent / "one.cache")],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert found.returncode == 2, "the client wants the root, not /v1"
-        root = [word.removesuffix("/v1") for word in found.args]
-        found = subprocess.run(root, capture_output=True, text=True, timeout=60)
+        found = judge(data, url, "cls", "--api", "system-one", "--base-url", url)
     assert found.returncode == 0, found.stderr
     theirs = match(read(data.parent / "out.json"), corpus)
     assert score(theirs)["all"] == pytest.approx(score(ours["cls"])["all"], abs=1e-5)
     assert result(data)["metadata"]["usage"]["requests"] == len(corpus), "a run is read once"
+
+
+def test_a_system_one_model_answers_all_three_tasks(corpus, data, judge, endpoint, act):
+    """Two choices for EvidenceRet; for StepDet a noul for each step first. Each run is read once for each stage."""
+    pytest.importorskip("typesafe_sdk")
+    by_length = {len(run.messages): run for run in corpus}
+
+    def behave(number, body):
+        run = by_length[len(body["state"]["trajectory"]["messages"])]
+        labels = {str(list(label.step)): label for label in run.labels}
+        answers = {}
+        for name, question in body["questions"].items():
+            label = labels.get(re.search(r"\[[\d, ]+\]", question["instructions"])[0])
+            if question["type"] == "noul":
+                answers[name] = {"type": "noul", "noul": 0.9 if label else 0.1}
+                continue
+            wanted = label.type if "type" in question["instructions"] else str(list(label.evidence))
+            choice = wanted if wanted in question["criteria"] else next(iter(question["criteria"]))
+            others = dict.fromkeys(question["criteria"], 0.5 / len(question["criteria"]))
+            answers[name] = {"type": "choice", "choice": choice, "probabilities": {**others, choice: 0.5}}
+        usage = {"input_tokens": 70, "output_tokens": 7}
+        return act(body=orjson.dumps({"model": "one", "answers": answers, "usage": usage}))
+
+    endpoint.behave = behave
+    joint = [label for run in corpus for label in run.labels if len(label.evidence) > 2]
+    labels = sum(len(run.labels) for run in corpus)
+    for task, requests in (("cls", 1), ("ret", 1), ("det", 2)):
+        sent = len(endpoint.requests)
+        found = judge(data, endpoint.url, task, "--api", "system-one", "--base-url", endpoint.url)
+        assert found.returncode == 0, found.stderr
+        assert len(endpoint.requests) - sent == requests * len(corpus)
+        assert result(data)["metadata"]["usage"]["prompt"] == 70 * requests * len(corpus)
+        scores = score(match(read(data.parent / "out.json"), corpus))["all"]
+        if task == "cls":
+            assert scores["accuracy"] == 1
+        elif task == "ret":
+            assert scores["joint_accuracy"] == pytest.approx(1 - len(joint) / labels)
+        else:
+            levels = {own["confidence"] for record in result(data)["results"] for own in record["predictions"]}
+            assert levels == {pytest.approx(0.9 * 0.5 * 0.5)}
+            assert scores["p@1"] > 0
