@@ -360,7 +360,8 @@ def test_a_system_one_model_answers_all_three_tasks(corpus, data, judge, endpoin
             wanted = label.type if "type" in question["instructions"] else str(list(label.evidence))
             choice = wanted if wanted in question["criteria"] else next(iter(question["criteria"]))
             others = dict.fromkeys(question["criteria"], 0.5 / len(question["criteria"]))
-            answers[name] = {"type": "choice", "choice": choice, "probabilities": {**others, choice: 0.5}}
+            chances = {**others, choice: 0.5}
+            answers[name] = {"type": "choice", "choice": choice, "probabilities": chances, "confidence": 0.5}
         usage = {"input_tokens": 70, "output_tokens": 7}
         return act(body=orjson.dumps({"model": "one", "answers": answers, "usage": usage}))
 
@@ -369,7 +370,8 @@ def test_a_system_one_model_answers_all_three_tasks(corpus, data, judge, endpoin
     labels = sum(len(run.labels) for run in corpus)
     for task, requests in (("cls", 1), ("ret", 1), ("det", 2)):
         sent = len(endpoint.requests)
-        found = judge(data, endpoint.url, task, "--api", "system-one", "--base-url", endpoint.url)
+        cache = data.parent / f"{task}.cache"
+        found = judge(data, endpoint.url, task, "--api", "system-one", "--base-url", endpoint.url, "--cache", cache)
         assert found.returncode == 0, found.stderr
         assert len(endpoint.requests) - sent == requests * len(corpus)
         assert result(data)["metadata"]["usage"]["prompt"] == 70 * requests * len(corpus)
