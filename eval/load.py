@@ -36,6 +36,7 @@ from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.messages import write_message
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Message, Trajectory
+from stepsieve.eval.llm.transcript import transcript
 from stepsieve.models import checkpoint
 from stepsieve.models.judge import Judge
 
@@ -118,30 +119,9 @@ def detection_ask(judge: Judge | None) -> Ask:
         '[{"redundant_step_idx": [4, 5], "evidence_step_idx": [2, 3], "redundant_step_type": "Duplicated Step", '
         '"confidence": 0.9}]'
     )
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt(run)}]
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": transcript(run)}]
     due = [found.to_dict() for found in judge.detect(run)] if judge else None
     return Ask("/v1/chat/completions", {"model": "any", "messages": messages}, due)
-
-
-def prompt(run: Trajectory) -> str:
-    """The run as RedundancyBench's runner writes it, without a search space."""
-    calls: dict[int, list[str]] = {}
-    results: dict[int, str] = {}
-    for it in run.interactions:
-        if it.result_index is None:
-            continue
-        pair = f"interaction=[{it.call_index},{it.result_index}]"
-        arguments = orjson.dumps(it.call.arguments, option=orjson.OPT_SORT_KEYS).decode()
-        calls.setdefault(it.call_index, []).append(f"  tool_call: {pair} name={it.call.name} arguments={arguments}")
-        results[it.result_index] = f"  tool_result: {pair} error={str(it.error).lower()}"
-    lines = [f"Domain: {run.domain}", "", "Recorded observable trajectory:"]
-    for index, message in enumerate(run.messages):
-        owner = f" requestor={message.requestor}" if message.role == "tool" else ""
-        lines.append(f"[{index}] {message.role}{owner}")
-        if message.content:
-            lines.append(f"  content: {orjson.dumps(message.content).decode()}")
-        lines += [*calls.get(index, ()), *([results[index]] if index in results else ())]
-    return "\n".join(lines)
 
 
 def _of_length(steps: int) -> Trajectory:

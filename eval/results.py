@@ -28,6 +28,8 @@ from stepsieve.eval.detection import Detection, usable
 CLS, RET, DET = "cls", "ret", "det"
 TITLES = {CLS: "StepCls", RET: "EvidenceRet", DET: "StepDet"}
 """The tasks, in the order in which they are reported."""
+RUNNER_TASKS = {CLS: "classify", RET: "retrieve", DET: "detect"}
+"""What the benchmark's runner calls them, in the ``metadata`` of a result file."""
 
 _STEP, _TYPE, _EVIDENCE, _CONFIDENCE = (
     "redundant_step_idx",

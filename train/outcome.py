@@ -9,14 +9,13 @@ from typing import Any
 import orjson
 
 from stepsieve.data.trajectory import Label, Trajectory
+from stepsieve.eval.results import RUNNER_TASKS
 from stepsieve.eval.stop import to_record
 from stepsieve.models.checkpoint import write_atomic
-from stepsieve.models.judge import CLS, DET, RET
+from stepsieve.models.judge import CLS, DET
 from stepsieve.train.outlook import STOP, watched
 from stepsieve.train.quality import JUDGE, level_records
 from stepsieve.train.task import Answered
-
-RUNNER_TASKS = {CLS: "classify", RET: "retrieve", DET: "detect"}
 
 
 def write_predictions(path: Path, task: str, answered: Sequence[Answered]) -> None:

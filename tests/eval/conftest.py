@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 import pytest
+from chat_endpoint import act, endpoint  # noqa: F401
 
 from stepsieve.data.simulate import simulate
 from stepsieve.eval import predict

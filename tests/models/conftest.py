@@ -5,7 +5,8 @@ import pytest
 from stepsieve.data.messages import write_message
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES
-from stepsieve.eval.load import prompt, server
+from stepsieve.eval.llm.transcript import transcript
+from stepsieve.eval.load import server
 
 
 @pytest.fixture(scope="session")
@@ -45,5 +46,5 @@ def system_one(run):
 def completion(run):
     """A body of POST /v1/chat/completions that can be answered."""
     form = '{"evidence_step_idx": [2, 3], "redundant_step_type": ""}'
-    user = f"{prompt(run)}\n\nGold redundant step:\n{list(run.labels[0].step)}"
+    user = f"{transcript(run)}\n\nGold redundant step:\n{list(run.labels[0].step)}"
     return {"model": "any", "messages": [{"role": "system", "content": form}, {"role": "user", "content": user}]}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepsieve.data.simulate import SimulationConfig, simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Label, Message, ToolCall, Trajectory
 from stepsieve.eval.bench import predict_all
-from stepsieve.eval.load import prompt as own_prompt
+from stepsieve.eval.llm.transcript import transcript as own_prompt
 from stepsieve.eval.results import read as read_results
 from stepsieve.eval.scores import match, score
 from stepsieve.models.judge import CLS, DET, RET, Judge

@@ -1,0 +1,1 @@
+"""Judges that are asked over a network: prompts, replies, endpoints, and what they cost."""
