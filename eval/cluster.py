@@ -24,8 +24,8 @@ from stepsieve.eval.work import Options, Predictor, Scored, cores, in_order
 
 RETRIES = 3
 """So often a piece goes to a worker again when one died over it."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
-"""Environment that Ray reads: nothing is sent to its makers, and its warnings don't mix with lines of ours."""
+EVERYWHERE = {"RAY_USAGE_STATS_ENABLED": "0"}
+"""Environment that Ray reads: nothing is sent to its makers."""
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Likewise, where Ray is started here: it listens to this machine alone, on every system as it always does on those."""
 
@@ -108,7 +108,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[Any]:
     """
     if address:
         _check(address)
-    for name, value in (QUIET if address else {**QUIET, **ALONE}).items():
+    for name, value in (EVERYWHERE if address else EVERYWHERE | ALONE).items():
         os.environ.setdefault(name, value)
     ray = require("ray", "ray")
     if ray.is_initialized():

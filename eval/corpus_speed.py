@@ -200,6 +200,8 @@ def run(arguments: Namespace) -> None:
     """The command: ``--corpus`` of ``stepsieve.eval.speed``."""
     if arguments.plot:
         require("matplotlib.figure", "plots")
+        if Path(arguments.plot).suffix not in (".svg", ".png"):
+            raise DataError("expected a name in .svg or .png", file=arguments.plot)
     name = Path(arguments.data).name if arguments.data else "simulated"
     runs = list(load(arguments.data)) if arguments.data else simulate(arguments.simulated, 0)
     runs = [run for run in runs if run.interactions]
@@ -221,7 +223,7 @@ def run(arguments: Namespace) -> None:
     hours = 1e8 / rate / 3600
     print(f"{rate:,.0f} steps/s on a core: 100 million steps take {hours:.1f} core hours, ${hours * PRICE:.2f}")
     if arguments.json:
-        figures = {"parts": list(map(asdict, parts)), "lengths": list(map(asdict, lengths))}
+        figures: dict[str, Any] = {"parts": list(map(asdict, parts)), "lengths": list(map(asdict, lengths))}
         figures |= {"exponent": exponent(lengths), "steps_per_core_second": rate, "core_hours_per_100_million": hours}
         write_atomic(Path(arguments.json), orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n")
     if arguments.plot:
@@ -251,11 +253,7 @@ def _lengths_table(lengths: Sequence[Length]) -> Table:
 
 
 def draw(parts: Sequence[Part], lengths: Sequence[Length], file: Path) -> None:
-    """Write both growths as a plot, SVG or PNG by the file's name.
-
-    Raises:
-        DataError: matplotlib is not installed, or it knows no such kind of file.
-    """
+    """Write both growths as a plot, SVG or PNG by the file's name. Raises DataError: matplotlib is not installed."""
     figures, matplotlib = require("matplotlib.figure", "plots"), require("matplotlib", "plots")
     figure = figures.Figure(figsize=(9, 3.6), layout="constrained")
     size, length = figure.subplots(1, 2)
@@ -271,7 +269,4 @@ def draw(parts: Sequence[Part], lengths: Sequence[Length], file: Path) -> None:
     # The same bytes for the same figures: no date, no version, no random ids.
     metadata: dict[str, Any] = {"Date": None} if file.suffix == ".svg" else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "stepsieve"}):
-        try:
-            figure.savefig(file, dpi=120, metadata=metadata)
-        except ValueError as error:
-            raise DataError(f"expected the name of a picture: {error}", file=file) from None
+        figure.savefig(file, dpi=120, metadata=metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -10,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -89,10 +90,11 @@ class Predictor:
     def piece(self, piece: Piece) -> Scored:
         """The results of a piece."""
         problems: list[DataError] = []
-        trajectories = list(piece.read(problems.append))
-        if problems and not self.options.skip:
-            return Scored((), (problems[0],))
-        rows = self.rows(trajectories, problems)
+        with _uncollected():
+            trajectories = list(piece.read(problems.append))
+            if problems and not self.options.skip:
+                return Scored((), (problems[0],))
+            rows = self.rows(trajectories, problems)
         return Scored(tuple(rows), tuple(problems), piece.progress)
 
     def rows(self, trajectories: Sequence[Trajectory], problems: list[DataError]) -> list[Row]:
@@ -125,6 +127,18 @@ class Predictor:
             Row(run.id, dumps({"trajectory_id": run.id, "predictions": own}), len(own))
             for run, own in zip(trajectories, records, strict=True)
         ]
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles: a piece becomes many objects, all of which it would look at again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def load_judge(options: Options) -> Judge:
@@ -166,12 +180,9 @@ def _in_processes(pieces: Iterator[Piece], options: Options, workers: int) -> It
     # More threads than cores would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Workers are forked from a process that has imported all this once, and done nothing else.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    pool = ProcessPoolExecutor(workers, context, _start, (options,))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (options,))
     try:
-        yield from in_order(pieces, partial(pool.submit, _piece), Future[Scored].result, workers)
+        yield from in_order(pieces, lambda piece: pool.submit(_piece, piece), Future[Scored].result, workers)
     except BrokenProcessPool:
         raise DataError(
             "a worker process ended before its time, killed or out of memory; the same command goes on from here"

@@ -64,11 +64,13 @@ def test_there_is_an_actor_for_each_free_core_or_gpu():
 def running():
     """A process that has started Ray on this machine as the command does, and said where it listens."""
     command = [sys.executable, "-c", START]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes, text=True) as process:
         address = process.stdout.readline().strip()
         assert address.startswith("127.0.0.1:"), "it listens to this machine alone"
         yield process.pid, address
-        process.stdin.close()
+        _, said = process.communicate(timeout=60)
+    assert said == "", "Ray starts and ends in silence"
 
 
 @pytest.fixture
