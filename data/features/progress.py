@@ -69,7 +69,7 @@ def _calls(index: Index, found: Actions) -> Values:
     is_call = found.call >= 0
     run = Grouping(found.run)
     number = run.before + 1
-    made = running(found.run, 1.0 * is_call)
+    made = running(found.run, is_call.astype(np.float64))
 
     def so_far(flags: Floats) -> Floats:
         return running(found.run, np.where(is_call, flags, 0.0))
