@@ -32,9 +32,9 @@ from stepsieve.data.features.registry import Feature
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.models.calibrate import log_probabilities
 from stepsieve.models.checkpoint import Head
-from stepsieve.models.decode import Prediction
+from stepsieve.models.decode import Prediction, evidence_probabilities
 from stepsieve.models.gbdt import Gbdt
-from stepsieve.models.judge import CLS, DET, RET, Judge, evidence_probabilities
+from stepsieve.models.judge import CLS, DET, RET, Judge
 
 SHOWN = 5
 """So many features are named for each prediction."""
@@ -89,14 +89,9 @@ class Explainer:
         rows = np.array([index.row(run, prediction.step) for run, prediction in asked], dtype=np.int64)
         found = candidates(index, rows)
         features = retrieval_features(index, found, steps)
-        probabilities = evidence_probabilities(self.heads[RET], features, found)
+        probabilities = evidence_probabilities(self.heads[RET], features, found.question)
         bounds = np.searchsorted(found.question, np.arange(len(rows) + 1)).tolist()
-        chosen = np.array(
-            [
-                next(place for place in range(low, high) if found.reference(index, place) == prediction.evidence)
-                for (_, prediction), low, high in zip(asked, bounds, bounds[1:], strict=False)
-            ]
-        )
+        chosen = np.array([found.places(index, n)[prediction.evidence] for n, (_, prediction) in enumerate(asked)])
         effects = self._evidence(features, probabilities, chosen, bounds)
         effects[:, : len(STEP_FEATURES)] += self._redundant(steps[rows])
         pairs = features[chosen, : len(PAIR_FEATURES)]

@@ -75,8 +75,8 @@ def save(folder: Path, head: Head, metrics: Mapping[str, Any]) -> Path:
         the folder of the head, ``folder/<task>``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = _save_encoder(folder, head.encoder)
     manifest = _read_manifest(folder) if (folder / "manifest.json").exists() else _empty_manifest()
+    encoder = {} if head.encoder is None else {"encoder": _save_encoder(folder, head.encoder, manifest["heads"])}
     target, fresh, old = (folder / name for name in (head.task, f".{head.task}.new", f".{head.task}.old"))
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -107,20 +107,27 @@ def save(folder: Path, head: Head, metrics: Mapping[str, Any]) -> Path:
     return target
 
 
-def _save_encoder(folder: Path, encoder: Encoder | None) -> dict[str, Any]:
-    """Write an encoder into a folder of its own, named by its weights; what the manifest says of it."""
-    if encoder is None:
-        return {}
+def _save_encoder(folder: Path, encoder: Encoder, records: Mapping[str, Any]) -> dict[str, Any]:
+    """Write an encoder into a folder of its own, named by its weights; what the manifest says of it.
+
+    A folder of this name is kept as it is only where its files are those that a head's record has; otherwise it is
+    written again, and the records of the heads that read with it are brought up to date.
+    """
     target = folder / f"{ENCODER}{encoder.fingerprint()}"
-    if not target.exists():
-        fresh = folder / f".{target.name}.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
-        encoder.save(fresh)
-        os.replace(fresh, target)
-    paths = sorted(path for path in target.rglob("*") if path.is_file())
-    files = {path.relative_to(target).as_posix(): _sha256(path) for path in paths}
-    return {"encoder": {"folder": target.name, "files": files}}
+    found = {"folder": target.name, "files": _digests(target)}
+    own = [record for record in records.values() if record.get("encoder", {}).get("folder") == target.name]
+    if found in [record["encoder"] for record in own]:
+        return found
+    fresh = folder / f".{target.name}.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    encoder.save(fresh)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(fresh, target)
+    found["files"] = _digests(target)
+    for record in own:
+        record["encoder"] = found
+    return found
 
 
 def _record(head: Head, folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +138,7 @@ def _record(head: Head, folder: Path, metrics: Mapping[str, Any]) -> dict[str, A
         "features": list(head.features),
         "schema": head.schema,
         "calibration": head.calibration.to_dict(),
-        "files": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
+        "files": _digests(folder),
         "provenance": dict(head.provenance),
         "settings": dict(head.settings),
         "metrics": dict(metrics),
@@ -305,6 +312,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(heads, dict) or not all(isinstance(h, dict) and set(needed) <= set(h) for h in heads.values()):
         raise DataError(f"expected heads with {', '.join(needed)}", file=path, field="heads")
     return manifest
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The sha256 of each file below a folder, by its path there; of none where there is no folder."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in paths}
 
 
 def _sha256(path: Path) -> str:

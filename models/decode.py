@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepsieve.data.trajectory import Reference
+from stepsieve.data.trajectory import REDUNDANCY_TYPES, Reference
+from stepsieve.models.calibrate import log_probabilities
+
+if TYPE_CHECKING:
+    from stepsieve.models.checkpoint import Head
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,18 @@ class Prediction:
         }
 
 
+def evidence_probabilities(head: Head, features: npt.NDArray[np.float32], question: Ints) -> Floats:
+    """(n,) P(evidence | step) of each candidate: the scorer's odds, normalised over the candidates of each step.
+
+    Args:
+        head: of EvidenceRet.
+        features: (n, d) what it takes. question: (n,) which step each candidate belongs to, ascending.
+    """
+    logs = log_probabilities(head.scorer.predict_proba(features))
+    offsets = np.append(np.flatnonzero(np.diff(question, prepend=-1)), len(question))
+    return head.calibration.transform_grouped(logs[:, 1] - logs[:, 0], offsets)
+
+
 def best_pairs(question: Ints, evidence: Floats, types: Floats) -> tuple[Ints, Ints, Floats]:
     """Of each question the candidate and type of greatest joint probability: argmax P(evidence) P(type | evidence).
 
@@ -61,6 +78,21 @@ def best_pairs(question: Ints, evidence: Floats, types: Floats) -> tuple[Ints, I
     last = np.flatnonzero(np.diff(question[order], append=-1))
     found = order[last]
     return found, best_type[found], joint[found]
+
+
+def leaders(question: Ints, evidence: Floats) -> Bools:
+    """(n,) candidates that can still win: a type is at least 1/4 probable, so none below a quarter of the best can."""
+    starts = np.flatnonzero(np.diff(question, prepend=-1))
+    best = np.repeat(np.maximum.reduceat(evidence, starts), np.diff(np.append(starts, len(question))))
+    return evidence >= best / len(REDUNDANCY_TYPES)
+
+
+def best_of_run(run: Ints, value: Floats) -> Bools:
+    """(n,) marks the greatest value of each run, the first of equals; runs ascend."""
+    order = np.lexsort((-np.arange(len(run)), value, run))
+    marked = np.zeros(len(run), dtype=bool)
+    marked[order[np.flatnonzero(np.diff(run[order], append=-1))]] = True
+    return marked
 
 
 @dataclass(frozen=True, slots=True)

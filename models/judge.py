@@ -4,6 +4,7 @@ judge = Judge.from_pretrained()                     # the shipped checkpoint
 judge.detect(trajectory)                            # ranked triples (step, type, evidence, confidence)
 judge.retrieve(trajectory, step=(4, 5))             # type and evidence of a redundant step
 judge.classify(trajectory, (4, 5), evidence=(2, 3)) # type of a redundant step, given its evidence
+judge.evidence(trajectory, (4, 5), [(2, 3), (-1,)]) # which of these is the evidence of a redundant step
 judge.stage(trajectory, range(2, 8))                # quality of a stage, by dimension
 judge.stop(prefix)                                  # P(success) and P(failure) of a run that is still going
 """
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +39,9 @@ from stepsieve.data.quality import LEVELS
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Reference, Trajectory
 from stepsieve.data.windows import run_window
 from stepsieve.models import checkpoint
-from stepsieve.models.calibrate import Platt, log_probabilities
+from stepsieve.models.calibrate import Platt
 from stepsieve.models.checkpoint import Head
-from stepsieve.models.decode import Cutoff, Prediction, best_pairs
+from stepsieve.models.decode import Cutoff, Prediction, best_of_run, best_pairs, evidence_probabilities, leaders
 from stepsieve.models.fusion import score_columns
 from stepsieve.models.outlook import FAILURE, SUCCESS, Bounds, Outlook, at_start, outlooks
 from stepsieve.models.prompts import (
@@ -51,8 +53,11 @@ from stepsieve.models.prompts import (
     step_prompts,
     type_prompts,
 )
-from stepsieve.models.questions import Answer, ChoiceAnswer, Noul, NoulAnswer, Question, Score, ScoreAnswer
+from stepsieve.models.questions import Answer, ChoiceAnswer, Question, ScoreAnswer, answer_of
 from stepsieve.models.stages import QUALITY_FEATURES, Levels, StageScore, levels, stage_score
+
+if TYPE_CHECKING:
+    from stepsieve.models.encoder import Encoder
 
 CLS, RET, DET = "cls", "ret", "det"
 
@@ -110,6 +115,11 @@ class Judge:
             wrong = f"expected the settings of a head: {error}"
             raise DataError(wrong, file=folder / "manifest.json") from None
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """What reads text; None where no head does."""
+        return next((head.encoder for head in self.heads.values() if head.encoder is not None), None)
+
     # --- one trajectory ----------------------------------------------------------------------------------------------
 
     def classify(self, trajectory: Trajectory, step: Reference, evidence: Reference) -> ChoiceAnswer:
@@ -128,6 +138,21 @@ class Judge:
             DataError: the step is no answered assistant call of the trajectory, or the checkpoint has not the heads.
         """
         return self.retrieve_batch([trajectory], [[step]])[0][0]
+
+    def evidence(self, trajectory: Trajectory, step: Reference, candidates: Sequence[Reference]) -> ChoiceAnswer:
+        """Which of some references is the evidence of a redundant step, given that one of them is.
+
+        Args:
+            candidates: at least two different references.
+
+        Returns:
+            an answer whose options are the candidates in their order, as text: ``"[2, 3]"``.
+
+        Raises:
+            DataError: the step is no answered assistant call of the trajectory, a candidate is none of what could be
+                its evidence (as a joint reference that shares little with it), or the checkpoint has not the head.
+        """
+        return self.evidence_batch([trajectory], [[(step, candidates)]])[0][0]
 
     def detect(self, trajectory: Trajectory) -> list[Prediction]:
         """The redundant steps of a trajectory, the most confident first (StepDet).
@@ -176,7 +201,7 @@ class Judge:
         Raises:
             DataError: the checkpoint has no encoder.
         """
-        encoder = next((head.encoder for head in self.heads.values() if head.encoder is not None), None)
+        encoder = self.encoder
         if encoder is None:
             raise DataError("expected a checkpoint with an encoder (backend encoder or fusion) for questions in words")
         if isinstance(state, Trajectory):
@@ -184,7 +209,7 @@ class Judge:
         else:
             window = ((state, encoder.window),)
         logits = encoder.logits(question_prompts(window, questions))
-        return [_answer(question, own) for question, own in zip(questions, logits, strict=True)]
+        return [answer_of(question, own) for question, own in zip(questions, logits, strict=True)]
 
     # --- many --------------------------------------------------------------------------------------------------------
 
@@ -224,6 +249,26 @@ class Judge:
             confidence = self.pair.transform(np.array([answer.confidence for answer in answers])).tolist()
             sure = (replace(answer, confidence=own) for answer, own in zip(answers, confidence, strict=True))
             found += [[next(sure) for _ in own] for own in some]
+        return found
+
+    def evidence_batch(
+        self, trajectories: Sequence[Trajectory], asked: Sequence[Sequence[tuple[Reference, Sequence[Reference]]]]
+    ) -> list[list[ChoiceAnswer]]:
+        """For each trajectory which of some references is the evidence, for its (step, references) pairs."""
+        self._need(RET)
+        checked = [
+            [(_step(run, step), _rivals(run, among)) for step, among in own]
+            for run, own in zip(trajectories, asked, strict=True)
+        ]
+        found: list[list[ChoiceAnswer]] = []
+        for start in range(0, len(trajectories), BATCH):
+            some = checked[start : start + BATCH]
+            index = Index(trajectories[start : start + BATCH])
+            steps = step_features(index)
+            flat = [(run, *pair) for run, own in enumerate(some) for pair in own]
+            parts = (flat[first : first + AT_ONCE] for first in range(0, len(flat), AT_ONCE))
+            answers = (answer for part in parts for answer in self._among(index, part, steps))
+            found += [[next(answers) for _ in own] for own in some]
         return found
 
     def detect_batch(self, trajectories: Sequence[Trajectory], everything: bool = False) -> list[list[Prediction]]:
@@ -293,7 +338,7 @@ class Judge:
             at_most = self.triple.transform(redundant) + ROUNDING
             least = min(self.cutoff.first, self.cutoff.threshold)
             worth = (redundant >= WORTH_ASKING) & (at_most >= least)
-            first = worth & (at_most >= self.cutoff.threshold) | _best_of_run(run, redundant) & (at_most >= least)
+            first = worth & (at_most >= self.cutoff.threshold) | best_of_run(run, redundant) & (at_most >= least)
             ask(np.flatnonzero(first))
             best = np.full(len(trajectories), -1.0)
             np.maximum.at(best, run, confidence)
@@ -322,17 +367,9 @@ class Judge:
     def _some_answers(
         self, index: Index, rows: Ints, steps: npt.NDArray[np.float32], redundant: Floats
     ) -> Iterator[Prediction]:
-        ret = self._head(RET)
-        asked = candidates(index, rows)
-        features = retrieval_features(index, asked, steps)
-        table = features
-        if ret.encoder is not None:
-            offered = shortlist(index, rows, asked)
-            table = _beside(
-                ret, features, lambda to: evidence_prompts(index, rows, asked, offered, features, to), offered
-            )
-        evidence = evidence_probabilities(ret, table, asked)
-        leading = np.flatnonzero(_leaders(asked.question, evidence))
+        asked, features, table = self._candidates(index, rows, steps)
+        evidence = evidence_probabilities(self._head(RET), table, asked.question)
+        leading = np.flatnonzero(leaders(asked.question, evidence))
         pairs = features[leading, : len(PAIR_FEATURES)]
         # References are for reading alone: the trees look at features, and this is their hot path.
         types = self._types(index, asked.row[leading], lambda: [asked.reference(index, int(k)) for k in leading], pairs)
@@ -347,15 +384,40 @@ class Judge:
                 float(prior),
             )
 
+    def _among(
+        self, index: Index, asked: Sequence[tuple[int, Reference, Sequence[Reference]]], steps: npt.NDArray[np.float32]
+    ) -> Iterator[ChoiceAnswer]:
+        """Which of its references is the evidence, for each (run, step, references)."""
+        rows = np.array([index.row(run, step) for run, step, _ in asked], dtype=np.int64)
+        found, _, table = self._candidates(index, rows, steps)
+        places: list[int] = []
+        for number, (run, step, among) in enumerate(asked):
+            known = found.places(index, number)
+            for reference in among:
+                if references.normalise(reference) not in known:
+                    wrong = f"expected what could be the evidence of step {list(step)}, found {list(reference)}"
+                    raise DataError(wrong, trajectory=index.trajectories[run].id)
+                places.append(known[references.normalise(reference)])
+        # All candidates are rivals in the features; the odds are then shared out among those that were asked for.
+        question = np.repeat(np.arange(len(asked)), [len(among) for *_, among in asked])
+        probabilities = iter(evidence_probabilities(self._head(RET), table[places], question).tolist())
+        for *_, among in asked:
+            yield ChoiceAnswer(tuple(str(list(own)) for own in among), tuple(next(probabilities) for _ in among))
 
-def _answer(question: Question, logits: npt.NDArray[np.float32]) -> Answer:
-    odds = np.exp(logits.astype(np.float64) - logits.max())
-    probabilities = tuple((odds / odds.sum()).tolist())
-    if isinstance(question, Noul):
-        return NoulAnswer(probabilities[1])
-    if isinstance(question, Score):
-        return ScoreAnswer(question.levels, probabilities)
-    return ChoiceAnswer(question.options, probabilities)
+    def _candidates(
+        self, index: Index, rows: Ints, steps: npt.NDArray[np.float32]
+    ) -> tuple[Candidates, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """All that could be the evidence of steps, their features, and what the head takes of them (n, d)."""
+        asked, head = candidates(index, rows), self._head(RET)
+        features = retrieval_features(index, asked, steps)
+        if head.encoder is None:
+            return asked, features, features
+        offered = shortlist(index, rows, asked)
+
+        def prompts(to: Reader) -> list[Prompt]:
+            return evidence_prompts(index, rows, asked, offered, features, to)
+
+        return asked, features, _beside(head, features, prompts, offered)
 
 
 def _beside(
@@ -395,23 +457,11 @@ def _evidence(trajectory: Trajectory, evidence: Reference) -> Reference:
     return reference
 
 
-def evidence_probabilities(head: Head, features: npt.NDArray[np.float32], asked: Candidates) -> Floats:
-    """(n,) P(evidence | step) of each candidate: the scorer's odds, normalised over the candidates of each step."""
-    logs = log_probabilities(head.scorer.predict_proba(features))
-    offsets = np.append(np.flatnonzero(np.diff(asked.question, prepend=-1)), len(asked.question))
-    return head.calibration.transform_grouped(logs[:, 1] - logs[:, 0], offsets)
-
-
-def _leaders(question: Ints, evidence: Floats) -> Bools:
-    """(n,) candidates that can still win: a type is at least 1/4 probable, so none below a quarter of the best can."""
-    starts = np.flatnonzero(np.diff(question, prepend=-1))
-    best = np.repeat(np.maximum.reduceat(evidence, starts), np.diff(np.append(starts, len(question))))
-    return evidence >= best / len(REDUNDANCY_TYPES)
-
-
-def _best_of_run(run: Ints, value: Floats) -> Bools:
-    """(n,) marks the greatest value of each run, the first of equals; runs ascend."""
-    order = np.lexsort((-np.arange(len(run)), value, run))
-    marked = np.zeros(len(run), dtype=bool)
-    marked[order[np.flatnonzero(np.diff(run[order], append=-1))]] = True
-    return marked
+def _rivals(trajectory: Trajectory, candidates: Sequence[Reference]) -> list[Reference]:
+    """References to choose among. Raises DataError unless they are two or more different ones of the trajectory."""
+    found = [_evidence(trajectory, own) for own in candidates]
+    different = len(set(map(references.normalise, found)))
+    if different < max(2, len(found)):
+        wrong = f"expected at least two references, all different, found {different} of {len(found)}"
+        raise DataError(wrong, trajectory=trajectory.id)
+    return found

@@ -10,6 +10,9 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
+
 SUM_TOLERANCE = 1e-6
 """How far from 1 the probabilities of an answer may sum."""
 
@@ -129,6 +132,17 @@ class ScoreAnswer:
 
 
 Answer = NoulAnswer | ChoiceAnswer | ScoreAnswer
+
+
+def answer_of(question: Question, logits: npt.NDArray[np.float32]) -> Answer:
+    """The answer to a question from how well each option fits: (n_options,), of a noul no and yes."""
+    odds = np.exp(logits.astype(np.float64) - logits.max())
+    probabilities = tuple((odds / odds.sum()).tolist())
+    if isinstance(question, Noul):
+        return NoulAnswer(probabilities[1])
+    if isinstance(question, Score):
+        return ScoreAnswer(question.levels, probabilities)
+    return ChoiceAnswer(question.options, probabilities)
 
 
 def _distinct(options: tuple[str, ...]) -> tuple[str, ...]:

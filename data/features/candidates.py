@@ -90,6 +90,11 @@ class Candidates:
             np.concatenate([first[own], index.calls.output[self.second[joint]]]),
         )
 
+    def places(self, index: Index, question: int) -> dict[Reference, int]:
+        """Where the candidates of one step stand, by the reference that each stands for."""
+        low, high = np.searchsorted(self.question, [question, question + 1]).tolist()
+        return {self.reference(index, place): place for place in range(low, high)}
+
     def reference(self, index: Index, number: int) -> Reference:
         """The reference that a candidate stands for."""
         calls, call, second = index.calls, int(self.call[number]), int(self.second[number])

@@ -3,10 +3,12 @@
 A question names its task, step and evidence in ``instructions``, as an object
 
     {"task": "step_cls", "redundant_step_idx": [4, 5], "evidence_step_idx": [2, 3]}     choice: of which type is it?
+    {"task": "evidence_ret", "redundant_step_idx": [4, 5]}       choice among references: which one is the evidence?
     {"task": "step_det", "redundant_step_idx": [4, 5]}                                  noul: is it redundant?
 
 or in words with bracketed indices: "Of which type is the redundant step [4, 5], given the evidence [2, 3]?". Words are
-taken only where they can mean one thing.
+taken for one of these only where they can mean one thing. Other words are read by the checkpoint's encoder, if it has
+one: it answers any question, but nothing has calibrated its probabilities.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ import orjson
 from stepsieve.data.errors import DataError
 from stepsieve.data.ingest import from_object
 from stepsieve.data.jsonio import loads
+from stepsieve.data.references import normalise
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Trajectory
-from stepsieve.models.judge import CLS, DET
+from stepsieve.models.judge import CLS, DET, RET
 from stepsieve.models.questions import Answer, ChoiceAnswer, NoulAnswer
 from stepsieve.models.serving import wire
 from stepsieve.models.serving.refusals import CannotAnswer, Place, invalid
 from stepsieve.models.serving.wire import BoxQuestion, ChoiceQuestion, NoulQuestion, Question
+from stepsieve.models.serving.words import MAX_OPTIONS, as_asked, worded
 from stepsieve.models.serving.work import (
     Found,
     Job,
@@ -49,6 +53,10 @@ TASKS = {
     "stepcls": CLS,
     "cls": CLS,
     "classify": CLS,
+    "evidence_ret": RET,
+    "evidenceret": RET,
+    "ret": RET,
+    "retrieve": RET,
     "step_det": DET,
     "stepdet": DET,
     "det": DET,
@@ -96,9 +104,14 @@ def can_answer(model: Model) -> list[str]:
         types = ", ".join(REDUNDANCY_TYPES)
         fields = '{"task": "step_cls", "redundant_step_idx": [call, result], "evidence_step_idx": [call, result]}'
         phrases.append(f"choice among redundancy types ({types}) with the instructions {fields}")
+    if model.can(RET):
+        fields = '{"task": "evidence_ret", "redundant_step_idx": [call, result]}'
+        phrases.append(f"choice among references such as [2, 3], [7] or [-1] with the instructions {fields}")
     if model.can(DET):
         fields = '{"task": "step_det", "redundant_step_idx": [call, result]}'
         phrases.append(f"noul whether a step is redundant, with the instructions {fields}")
+    if model.judge.encoder is not None:
+        phrases.append("any noul, choice or score in words, with probabilities that nothing has calibrated")
     return phrases
 
 
@@ -137,6 +150,16 @@ def ask(question: Question, work: Work, model: Model, at: Place) -> Render:
     Raises:
         Refused: it can't be answered, or names no step of the trajectory (422).
     """
+    try:
+        return _ask_head(question, work, model, at)
+    except CannotAnswer:
+        if model.judge.encoder is None or not isinstance(question.instructions, str):
+            raise
+    return _ask_encoder(question, question.instructions, work, at, can_answer(model))
+
+
+def _ask_head(question: Question, work: Work, model: Model, at: Place) -> Render:
+    """A question that a head was trained on."""
     can = can_answer(model)
     if question.instructions is None:
         raise CannotAnswer("the question has no instructions", at=at, can_answer=can)
@@ -144,6 +167,9 @@ def ask(question: Question, work: Work, model: Model, at: Place) -> Render:
     if named[TASK] == CLS and isinstance(question, ChoiceQuestion):
         model.need(CLS, "a choice among types", can, at)
         return _ask_type(named, question, work, at, place, can)
+    if named[TASK] == RET and isinstance(question, ChoiceQuestion):
+        model.need(RET, "a choice among references", can, at)
+        return _ask_evidence(named, question, work, at, place)
     if named[TASK] == DET and isinstance(question, NoulQuestion):
         model.need(DET, "whether a step is redundant", can, at)
         return _ask_redundant(named, question, work, at, place, can)
@@ -159,6 +185,29 @@ def _ask_type(
     number = len(work.pairs)
     work.pairs.append((step, evidence))
     return lambda found: _renamed(found.types[number], types)
+
+
+def _ask_evidence(named: Mapping[str, object], question: ChoiceQuestion, work: Work, at: Place, place: Place) -> Render:
+    step = step_of(named.get(STEP), work.trajectory, (*place, STEP))
+    options = tuple(question.criteria)
+    among = [evidence_of(option, work.trajectory, (*at, "criteria", option)) for option in options]
+    if len(set(map(normalise, among))) < max(2, len(among)):
+        raise invalid("expected at least two references, all different", (*at, "criteria"))
+    number = len(work.among)
+    work.among.append((step, among))
+    return lambda found: replace(found.among[number], options=options)
+
+
+def _ask_encoder(question: Question, words: str, work: Work, at: Place, can: Sequence[str]) -> Render:
+    """A question in anyone's words."""
+    try:
+        asked = worded(question, words)
+    except ValueError:
+        message = f"expected a noul, or 2 to {MAX_OPTIONS} different options, described in words or not at all"
+        raise CannotAnswer(message, at=(*at, "criteria"), can_answer=can) from None
+    number = len(work.questions)
+    work.questions.append(asked)
+    return lambda found: as_asked(question, found.answers[number])
 
 
 def _ask_redundant(

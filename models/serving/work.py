@@ -11,7 +11,7 @@ from stepsieve.data.errors import DataError
 from stepsieve.data.trajectory import Reference, Trajectory
 from stepsieve.models.decode import Prediction
 from stepsieve.models.judge import CLS, DET, RET, Judge
-from stepsieve.models.questions import ChoiceAnswer
+from stepsieve.models.questions import Answer, ChoiceAnswer, Question
 from stepsieve.models.serving.refusals import CannotAnswer, Place, invalid
 
 MAX_MESSAGES = 20_000
@@ -30,14 +30,18 @@ class Work:
 
     Attributes:
         pairs: (step, evidence) to be classified. steps: steps whose evidence and type are wanted.
+        among: (step, references) of which one is the evidence.
         detect: whether the redundant steps are wanted. every: whether the probability of each step is.
+        questions: what is asked in words.
     """
 
     trajectory: Trajectory
     pairs: list[tuple[Reference, Reference]] = field(default_factory=list)
     steps: list[Reference] = field(default_factory=list)
+    among: list[tuple[Reference, Sequence[Reference]]] = field(default_factory=list)
     detect: bool = False
     every: bool = False
+    questions: list[Question] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,10 @@ class Found:
 
     types: Sequence[ChoiceAnswer] = ()
     evidence: Sequence[Prediction] = ()
+    among: Sequence[ChoiceAnswer] = ()
     detected: Sequence[Prediction] = ()
     every: Sequence[Prediction] = ()
+    answers: Sequence[Answer] = ()
 
 
 @dataclass(frozen=True)
@@ -82,14 +88,15 @@ class Model:
 
     def answer(self, works: Sequence[Work]) -> list[Found]:
         """The answers for several requests, each kind of question asked once for all of them."""
-        types = self._of([work for work in works if work.pairs], self._types)
-        evidence = self._of([work for work in works if work.steps], self._evidence)
-        detected = self._of([work for work in works if work.detect], lambda own: self._detected(own, False))
-        every = self._of([work for work in works if work.every], lambda own: self._detected(own, True))
-        return [
-            Found(types.get(id(w), ()), evidence.get(id(w), ()), detected.get(id(w), ()), every.get(id(w), ()))
-            for w in works
-        ]
+        found = {
+            "types": self._of([work for work in works if work.pairs], self._types),
+            "evidence": self._of([work for work in works if work.steps], self._evidence),
+            "among": self._of([work for work in works if work.among], self._among),
+            "detected": self._of([work for work in works if work.detect], lambda own: self._detected(own, False)),
+            "every": self._of([work for work in works if work.every], lambda own: self._detected(own, True)),
+            "answers": self._of([work for work in works if work.questions], self._answers),
+        }
+        return [Found(**{name: own.get(id(work), ()) for name, own in found.items()}) for work in works]
 
     @staticmethod
     def _of(works: list[Work], ask: Callable[[list[Work]], Sequence[Any]]) -> dict[int, Any]:
@@ -100,6 +107,16 @@ class Model:
 
     def _evidence(self, works: list[Work]) -> Sequence[Any]:
         return self.judge.retrieve_batch([work.trajectory for work in works], [work.steps for work in works])
+
+    def _among(self, works: list[Work]) -> Sequence[Any]:
+        try:
+            return self.judge.evidence_batch([work.trajectory for work in works], [work.among for work in works])
+        except DataError as error:
+            # Which references a step can have as evidence shows only now.
+            raise invalid(error.expected, ("questions",)) from None
+
+    def _answers(self, works: list[Work]) -> Sequence[Any]:
+        return [self.judge.decide(work.trajectory, work.questions) for work in works]
 
     def _detected(self, works: list[Work], everything: bool) -> Sequence[Any]:
         return self.judge.detect_batch([work.trajectory for work in works], everything)

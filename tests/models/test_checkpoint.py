@@ -119,6 +119,67 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert content(tmp_path) == {"metrics.json": b"old"}
 
 
+# --- an encoder ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reading(tiny_base):
+    """Heads that share an encoder, by task."""
+    from stepsieve.models.encoder import Encoder
+
+    encoder = Encoder.from_base(tiny_base, window=40)
+    return {task: replace(head("majority", task), encoder=encoder) for task in SCHEMAS}
+
+
+def append(path):
+    path.write_bytes(path.read_bytes() + b" ")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [append, lambda path: path.unlink(), lambda path: path.with_name("more").write_text("more")],
+    ids=["changed", "missing", "one more"],
+)
+def test_an_encoder_that_is_not_as_it_was_is_written_again(spoil, reading, tmp_path):
+    save(tmp_path, reading["cls"], {})
+    whole = content(tmp_path)
+    (folder,) = tmp_path.glob("encoder-*")
+    spoil(folder / "scorer.safetensors")
+    save(tmp_path, reading["det"], {})
+    found = content(tmp_path)
+    assert {name: found[name] for name in whole if name != "manifest.json"} == {
+        name: own for name, own in whole.items() if name != "manifest.json"
+    }
+    assert f"{folder.name}/more" not in found
+    heads = checkpoint.load_heads(tmp_path, SCHEMAS, "cpu")
+    assert heads["cls"].encoder is heads["det"].encoder is not None
+    assert {path.name for path in tmp_path.iterdir()} == {"cls", "det", "manifest.json", folder.name}
+
+
+def test_what_lies_where_an_encoder_is_to_lie_is_not_taken_for_it(reading, tmp_path):
+    (tmp_path / f"encoder-{reading['cls'].encoder.fingerprint()}").mkdir()
+    save(tmp_path, reading["cls"], {})
+    assert checkpoint.load_encoder(tmp_path, "cpu").fingerprint() == reading["cls"].encoder.fingerprint()
+
+
+def test_an_encoder_written_by_another_version_stays_that_of_all_its_heads(reading, tmp_path):
+    """Files can differ where the weights do not: records of heads that share them follow."""
+    save(tmp_path, reading["cls"], {})
+    (folder,) = tmp_path.glob("encoder-*")
+    config = folder / "base" / "config.json"
+    append(config)
+    record = manifest(tmp_path)
+    record["heads"]["cls"]["encoder"]["files"]["base/config.json"] = hashlib.sha256(config.read_bytes()).hexdigest()
+    (tmp_path / "manifest.json").write_bytes(orjson.dumps(record))
+    kept = config.read_bytes()
+    save(tmp_path, reading["det"], {})
+    assert config.read_bytes() == kept  # as a record has it
+    append(config)
+    save(tmp_path, reading["det"], {})
+    assert config.read_bytes() == kept[:-1]
+    assert sorted(checkpoint.load_heads(tmp_path, SCHEMAS, "cpu")) == ["cls", "det"]
+
+
 # --- what is no checkpoint, or none any more -------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsieve.models.decode import Cutoff, Prediction, best_pairs
+from stepsieve.models.decode import Cutoff, Prediction, best_of_run, best_pairs, leaders
 
 # Few different values: ties are common.
 shares = st.integers(0, 4)
@@ -39,6 +39,18 @@ def test_a_less_likely_evidence_with_a_sure_type_wins():
     found, kind, joint = best_pairs(np.zeros(2, dtype=np.int64), np.array([0.6, 0.4]), np.array([[0.5, 0.5], [0, 1]]))
     assert (found.tolist(), kind.tolist()) == ([1], [1])
     assert joint[0] == pytest.approx(0.4)
+
+
+def test_leaders_are_within_a_quarter_of_the_best():
+    question = np.array([0, 0, 0, 1, 1])
+    evidence = np.array([0.8, 0.2, 0.19, 0.01, 0.001])
+    assert leaders(question, evidence).tolist() == [True, True, False, True, False]
+
+
+def test_the_best_of_each_run_is_the_first_of_equals():
+    run, value = np.array([0, 0, 0, 2, 3, 3]), np.array([0.1, 0.5, 0.5, 0.0, 0.2, 0.1])
+    assert np.flatnonzero(best_of_run(run, value)).tolist() == [1, 3, 4]
+    assert best_of_run(run[:0], value[:0]).tolist() == []
 
 
 # --- cutoff ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepsieve.data import references
 from stepsieve.data.errors import DataError
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES, Message, ToolCall, Trajectory
@@ -110,6 +111,64 @@ def test_it_has_learned_something(judge, runs):
     assert np.mean(right) > 0.5
 
 
+# --- evidence among references ---------------------------------------------------------------------------------------
+
+
+def references_of(run, step):
+    """All single references that could be the step's evidence."""
+    return [reference for reference in references.candidates(run) if reference != step]
+
+
+def test_the_odds_of_some_references_are_those_among_all(judge, runs):
+    for run in [run for run in runs if run.labels][:6]:
+        step = run.labels[0].step
+        every = references_of(run, step)
+        whole = judge.evidence(run, step, every)
+        assert whole.options == tuple(str(list(reference)) for reference in every)
+        share = dict(zip(every, whole.probabilities, strict=True))
+        some = every[::-3]
+        found = judge.evidence(run, step, some)
+        assert found.options == tuple(str(list(reference)) for reference in some)
+        total = sum(share[reference] for reference in some)
+        assert found.probabilities == pytest.approx([share[reference] / total for reference in some])
+
+
+def test_evidence_of_one_step_is_that_of_the_batch(judge, runs, monkeypatch):
+    asked = [[(label.step, references_of(run, label.step)[:5]) for label in run.labels or ()] for run in runs]
+    found = judge.evidence_batch(runs, asked)
+    assert [len(own) for own in found] == [len(own) for own in asked]
+    for run, own, answers in list(zip(runs, asked, found, strict=True))[:8]:
+        assert [judge.evidence(run, *pair) for pair in own] == answers
+    monkeypatch.setattr(judging, "BATCH", 5)
+    monkeypatch.setattr(judging, "AT_ONCE", 7)
+    assert judge.evidence_batch(runs, asked) == found
+
+
+def test_the_likeliest_reference_is_mostly_the_evidence(judge, runs):
+    labels = [(run, label) for run in runs for label in run.labels or () if len(label.evidence) <= 2]
+    found = [judge.evidence(run, label.step, references_of(run, label.step)).choice for run, label in labels]
+    right = [choice == str(list(label.evidence)) for choice, (_, label) in zip(found, labels, strict=True)]
+    assert np.mean(right) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("among", "expected"),
+    [
+        ([], "at least two references"),
+        ([(-1,)], "at least two references"),
+        ([(-1,), "[-1]"], "all different, found 1 of 2"),
+        ([(-1,), (900,)], "from 0 to"),
+        ([(-1,), "words"], "in brackets"),
+        ([(-1,), "the step"], "could be the evidence of step"),
+    ],
+)
+def test_references_that_cannot_be_chosen_among(judge, runs, among, expected):
+    run = next(run for run in runs if run.labels)
+    step = run.labels[0].step
+    with pytest.raises(DataError, match=expected):
+        judge.evidence(run, step, [step if own == "the step" else own for own in among])
+
+
 # --- detection -------------------------------------------------------------------------------------------------------
 
 
@@ -162,21 +221,9 @@ def test_a_step_left_out_comes_back_where_it_is_the_best_of_its_run(judge, runs,
 
 def test_candidates_that_are_pruned_could_not_win(judge, runs, everything, monkeypatch):
     evidence = judge.retrieve_batch(runs, labelled(runs))
-    monkeypatch.setattr(judging, "_leaders", lambda question, evidence: np.ones(len(question), dtype=bool))
+    monkeypatch.setattr(judging, "leaders", lambda question, evidence: np.ones(len(question), dtype=bool))
     assert judge.detect_batch(runs, everything=True) == everything
     assert judge.retrieve_batch(runs, labelled(runs)) == evidence
-
-
-def test_leaders_are_within_a_quarter_of_the_best():
-    question = np.array([0, 0, 0, 1, 1])
-    evidence = np.array([0.8, 0.2, 0.19, 0.01, 0.001])
-    assert judging._leaders(question, evidence).tolist() == [True, True, False, True, False]
-
-
-def test_the_best_of_each_run_is_the_first_of_equals():
-    run, value = np.array([0, 0, 0, 2, 3, 3]), np.array([0.1, 0.5, 0.5, 0.0, 0.2, 0.1])
-    assert np.flatnonzero(judging._best_of_run(run, value)).tolist() == [1, 3, 4]
-    assert judging._best_of_run(run[:0], value[:0]).tolist() == []
 
 
 def test_a_trajectory_without_calls(judge, runs):
@@ -195,8 +242,10 @@ def test_a_trajectory_without_calls(judge, runs):
         assert judge.detect_batch([run], everything=True) == [[]]
     found = judge.detect_batch([empty, runs[0], nothing, users, runs[1]])
     assert found == [[], judge.detect(runs[0]), [], [], judge.detect(runs[1])]
-    assert judge.detect_batch([]) == judge.retrieve_batch([], []) == judge.classify_batch([], []) == []
-    assert judge.retrieve_batch([empty], [[]]) == judge.classify_batch([empty], [[]]) == [[]]
+    assert judge.detect_batch([]) == []
+    for ask in (judge.classify_batch, judge.retrieve_batch, judge.evidence_batch):
+        assert ask([], []) == []
+        assert ask([empty], [[]]) == [[]]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -230,9 +279,10 @@ def test_a_missing_head_is_named(judge, runs, missing):
     needed = {
         CLS: lambda: rest.classify(runs[0], step, (-1,)),
         RET: lambda: rest.retrieve(runs[0], step),
+        "evidence": lambda: rest.evidence(runs[0], step, references_of(runs[0], step)),
         DET: lambda: rest.detect(runs[0]),
     }
-    needs = {CLS: {CLS}, RET: {CLS, RET}, DET: {CLS, RET, DET}}
+    needs = {CLS: {CLS}, RET: {CLS, RET}, "evidence": {RET}, DET: {CLS, RET, DET}}
     for task, ask in needed.items():
         if missing in needs[task]:
             with pytest.raises(DataError, match=f"expected a checkpoint with the head '{missing}'"):

@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from stepsieve.data.messages import write_message
+from stepsieve.data.references import candidates
 from stepsieve.data.simulate import simulate
 from stepsieve.data.trajectory import REDUNDANCY_TYPES
 from stepsieve.models.judge import Judge
@@ -137,6 +138,36 @@ def test_words_ask_the_same_as_an_object(client, judge, run, state):
     assert result.nouls["noul"].noul == every[label.step]
 
 
+def evidence_question(step, options):
+    asked = {"task": "evidence_ret", "redundant_step_idx": list(step)}
+    return sdk.Choice(instructions=asked, criteria=dict.fromkeys(options))
+
+
+def test_evidence_is_chosen_among_references(client, judge, run, state):
+    questions, expected = {}, {}
+    for number, label in enumerate(run.labels):
+        among = [reference for reference in candidates(run) if reference != label.step]
+        for name, some in (("all", among), ("few", among[-1:2:-2])):
+            own = judge.evidence(run, label.step, some)
+            questions[f"{name} {number}"] = evidence_question(label.step, own.options)
+            expected[f"{name} {number}"] = own
+    result = client.system_one(state, {**questions, "type": choice(run.labels[0])})
+    for name, own in expected.items():
+        answer = result.choices[name]
+        assert (answer.choice, answer.confidence) == (own.choice, own.confidence)
+        assert list(answer.probabilities.items()) == list(zip(own.options, own.probabilities, strict=True))
+    assert result.choices["type"].choice in REDUNDANCY_TYPES
+
+
+def test_references_may_be_written_with_other_blanks(client, judge, run, state):
+    label = run.labels[0]
+    first, second = label.evidence, (-1,)
+    written = [str(list(first)).replace(" ", ""), " [ -1 ] "]
+    answer = client.system_one(state, {"?": evidence_question(label.step, written)}).choices["?"]
+    assert tuple(answer.probabilities) == tuple(written)
+    assert tuple(answer.probabilities.values()) == judge.evidence(run, label.step, [first, second]).probabilities
+
+
 def test_a_state_can_have_any_form_that_is_read(client, judge, run):
     label = run.labels[0]
     own = judge.classify(run, label.step, label.evidence).confidence
@@ -183,7 +214,7 @@ def refused(client, state, question, *words):
     return caught.value
 
 
-CAN = ("this checkpoint answers", "step_cls", "step_det")
+CAN = ("this checkpoint answers", "step_cls", "evidence_ret", "step_det")
 
 
 def test_plain_text_is_refused_with_what_can_be_asked(client):
@@ -235,6 +266,22 @@ def test_choices_and_scores_that_are_not_known_are_refused(client, run, state):
     refused(client, state, sdk.Score(instructions=about(label), criteria=["low", "high"]), *CAN)
     refused(client, state, sdk.Box(instructions="the step [1, 2]"), *CAN)
     refused(client, state, sdk.Choice(criteria=dict.fromkeys(REDUNDANCY_TYPES)), "no instructions")
+
+
+def test_references_that_cannot_be_chosen_among_are_refused(client, run, state):
+    step, far = run.labels[0].step, [10**6]
+    for options, words in (
+        (["[-1]"], ["at least two references"]),
+        (["[-1]", "[ -1]"], ["all different"]),
+        (["[-1]", "billing"], ["in brackets", "questions.q.criteria.billing"]),
+        (["[-1]", str(far)], ["from 0 to", f"questions.q.criteria.{far}"]),
+        (["[-1]", str(list(step))], [f"what could be the evidence of step {list(step)}"]),
+    ):
+        refused(client, state, evidence_question(step, options), *words)
+    refused(client, state, evidence_question((0, 1), ["[-1]", "[0]"]), "questions.q.instructions.redundant_step_idx")
+    asked = {"task": "evidence_ret", "redundant_step_idx": list(step)}
+    refused(client, state, sdk.Noul(instructions=asked), *CAN)
+    refused(client, state, sdk.Score(instructions=asked, criteria=["[-1]", "[0]"]), *CAN)
 
 
 def test_a_step_that_is_not_there_is_refused(client, run, state):
