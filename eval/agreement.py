@@ -171,7 +171,7 @@ def _same(x: object, y: object) -> bool:
 def _overlap(x: Reference | None, y: Reference | None) -> float:
     if x is None or y is None:
         return 0.0
-    a, b = (set(references.pairs(own)) or {own} for own in (x, y))
+    a, b = (set[Reference](references.pairs(own)) or {own} for own in (x, y))
     return len(a & b) / len(a | b)
 
 

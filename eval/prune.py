@@ -87,11 +87,8 @@ def main() -> None:
     arguments = _arguments()
     if arguments.gold and (arguments.predictions or arguments.checkpoint):
         raise DataError("expected --gold, --predictions or --checkpoint, found two of them")
-    if arguments.gold:
-        name, choose = "the gold labels", redundant.gold
-    else:
-        source = redundant.source(arguments, safe=True)
-        name, choose = source.name, source.choose
+    source = None if arguments.gold else redundant.source(arguments, safe=True)
+    name, choose = (source.name, source.choose) if source else ("the gold labels", redundant.gold)
     output = Path(arguments.output)
     made = list(pruned_lines(arguments.data, choose))
     if not made:
