@@ -12,9 +12,7 @@ with each other one on the units that both answer: paired bootstrap over tasks, 
 from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from stepsieve.data.ingest import load
 from stepsieve.data.trajectory import Label, Reference, Trajectory
 from stepsieve.eval import report
 from stepsieve.eval.detection import Detection
-from stepsieve.eval.results import CLS, DET, RET, TITLES, Answer, Predictions, read
+from stepsieve.eval.results import CLS, DET, RET, TITLES, Answer, Predictions, distinct, read
 from stepsieve.eval.scores import Scores, compare, match, score
 from stepsieve.models import checkpoint
 from stepsieve.models.judge import Judge
@@ -127,7 +125,7 @@ def main() -> None:
             warning = f"{seen} of {len(corpus)} trajectories solve a task that this checkpoint was trained on"
             console.print(f"warning: {warning}; its figures here are not held out", style="yellow", highlight=False)
     made += [read(path) for path in arguments.predictions]
-    sets = [match(predictions, corpus) for predictions in _distinct(made)]
+    sets = [match(predictions, corpus) for predictions in distinct(made)]
 
     results: dict[str, Scores] = {}
     shown: list[tuple[str, str, Scores]] = []
@@ -159,21 +157,6 @@ def main() -> None:
         images = [name for items in sets for name in draw(items, out)]
         checkpoint.write_atomic(out / "bench.md", report.bench_markdown(shown, standings, images).encode())
         console.print(f"report in {out}/bench.md", highlight=False)
-
-
-def _distinct(made: Sequence[Predictions]) -> list[Predictions]:
-    """The same under names that differ within a task: a name that occurs again becomes its file's, or is numbered."""
-    taken: Counter[tuple[str, str]] = Counter()
-    renamed = []
-    for predictions in made:
-        name = predictions.name
-        if taken[predictions.task, name]:
-            name = Path(predictions.file).stem
-        taken[predictions.task, name] += 1
-        if taken[predictions.task, name] > 1:
-            name = f"{name} ({taken[predictions.task, name]})"
-        renamed.append(replace(predictions, name=name))
-    return renamed
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from stepsieve.eval import detection, metrics
 from stepsieve.eval.results import DET, TITLES
 
 if TYPE_CHECKING:
+    from stepsieve.eval.compare import Cascade
     from stepsieve.eval.scores import Items
 
 MAX_K = 20
@@ -46,6 +48,34 @@ def draw(items: Items, out: Path) -> list[str]:
         axes.grid(alpha=0.3)
         names.append(f"{stem}-{kind}.png")
         # The same bytes for the same figures: no date, no version.
+        figure.savefig(out / names[-1], dpi=120, metadata={"Software": None})
+    return names
+
+
+def draw_cascades(cascades: Mapping[str, Sequence[Cascade]], out: Path) -> list[str]:
+    """Write a plot for each task (by its title): the score against what cascades cost; returns their file names.
+
+    Where one's dollars aren't known, the share of the units that the judge answers stands for all costs.
+
+    Raises:
+        DataError: matplotlib is not installed.
+    """
+    figures = require("matplotlib.figure", "plots")
+    out.mkdir(parents=True, exist_ok=True)
+    names = []
+    for title, found in cascades.items():
+        figure = figures.Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        priced = all(own.dollars is not None for own in found)
+        for own in found:
+            places = own.dollars if priced else own.curve.passed
+            (line,) = axes.plot(places, own.curve.value, label=f"{own.first}, then {own.judge}")
+            axes.plot(own.cost.dollars if priced else own.passed, own.value, marker="o", color=line.get_color())
+        axes.set(xlabel="dollars per 1,000 trajectories" if priced else "share that the judge answers", ylabel="score")
+        axes.set_title(f"{title}, cascades (dots: the calibrated threshold)")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+        names.append(f"cascades-{title.lower()}.png")
         figure.savefig(out / names[-1], dpi=120, metadata={"Software": None})
     return names
 

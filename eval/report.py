@@ -194,12 +194,13 @@ def bench_rows(task: str, scores: Scores) -> tuple[list[str], list[list[str]]]:
     names = [name for name in BENCH[task] if any(name in values for values in scores.values())]
     head = ["slice", "n", *(BENCH[task][name] for name in names)]
     rows = [
-        [where, f"{values['n']:,}", *(_bench_cell(name, values) for name in names)] for where, values in scores.items()
+        [where, f"{values['n']:,}", *(bench_cell(name, values) for name in names)] for where, values in scores.items()
     ]
     return head, rows
 
 
-def _bench_cell(name: str, values: Mapping[str, Any]) -> str:
+def bench_cell(name: str, values: Mapping[str, Any]) -> str:
+    """A metric as tables show it, in percent, a main one with its interval; empty where there is none."""
     value = values.get(name)
     if value is None:
         return "-" if name in values else ""
@@ -217,7 +218,7 @@ def _bench_cell(name: str, values: Mapping[str, Any]) -> str:
 def bench_table(task: str, title: str, scores: Scores) -> Table:
     """One row per slice of one set of predictions, or of a comparison."""
     head, rows = bench_rows(task, scores)
-    return _rich(f"{title}; percent, 95% bootstrap over tasks", head, rows)
+    return plain_table(f"{title}; percent, 95% bootstrap over tasks", head, rows)
 
 
 def standings(ours: Mapping[tuple[str, str], float]) -> Standings:
@@ -242,7 +243,7 @@ def _standing_rows(rows: Standings) -> tuple[list[str], list[list[str]]]:
 
 def standings_table(rows: Standings) -> Table:
     """Ours beside the published judges, for the terminal."""
-    return _rich("Beside published LLM judges, percent", *_standing_rows(rows))
+    return plain_table("Beside published LLM judges, percent", *_standing_rows(rows))
 
 
 def bench_markdown(shown: Sequence[tuple[str, str, Scores]], rows: Standings, images: list[str]) -> str:
@@ -257,11 +258,23 @@ def bench_markdown(shown: Sequence[tuple[str, str, Scores]], rows: Standings, im
     for task, title, scores in shown:
         lines += [f"## {title}", "", *_table(*bench_rows(task, scores))]
     lines += ["## Beside published LLM judges", "", *_table(*_standing_rows(rows))]
-    lines += [line for name in images for line in (f"![{name.removesuffix('.png')}]({name})", "")]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_images(images)])
 
 
-def _rich(title: str, head: list[str], rows: list[list[str]]) -> Table:
+def sections_markdown(title: str, sections: Sequence[tuple[str, list[str], list[list[str]]]], images: list[str]) -> str:
+    """A page of tables (title, heading, rows) and plots, which lie in the same folder."""
+    lines = [f"# {title}", ""]
+    for name, head, rows in sections:
+        lines += [f"## {name}", "", *_table(head, rows)]
+    return "\n".join([*lines, *_images(images)])
+
+
+def _images(names: list[str]) -> list[str]:
+    return [line for name in names for line in (f"![{name.removesuffix('.png')}]({name})", "")]
+
+
+def plain_table(title: str, head: list[str], rows: list[list[str]]) -> Table:
+    """A table for the terminal."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(head):
         text = number == 0 or column == "measured on"

@@ -11,8 +11,9 @@ What a model can get wrong is no bad input: a null, a type or a reference that d
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ class Predictions:
         file: where it came from, for errors.
         steps: answers by (trajectory id, step), in the order of the file where a step was asked several times.
         trajectories: predicted triples by trajectory id; None for a failed reply.
+        metadata: what a result file says of itself.
     """
 
     task: str
@@ -66,6 +68,7 @@ class Predictions:
     file: str = ""
     steps: Mapping[tuple[str, Reference], Sequence[Answer]] = field(default_factory=dict)
     trajectories: Mapping[str, Sequence[Detection] | None] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(path: Path | str) -> Predictions:
@@ -86,6 +89,21 @@ def read(path: Path | str) -> Predictions:
         raise error.at(file=path) from None
 
 
+def distinct(made: Sequence[Predictions]) -> list[Predictions]:
+    """The same under names that differ within a task: a name that occurs again becomes its file's, or is numbered."""
+    taken: Counter[tuple[str, str]] = Counter()
+    renamed = []
+    for predictions in made:
+        name = predictions.name
+        if taken[predictions.task, name]:
+            name = Path(predictions.file).stem
+        taken[predictions.task, name] += 1
+        if taken[predictions.task, name] > 1:
+            name = f"{name} ({taken[predictions.task, name]})"
+        renamed.append(replace(predictions, name=name))
+    return renamed
+
+
 # --- result files of the released runner -----------------------------------------------------------------------------
 
 
@@ -99,7 +117,7 @@ def _result_file(content: Mapping[str, Any], path: Path) -> Predictions:
     name = model if isinstance(model, str) and model else path.stem
     if task == DET:
         triples = _by_trajectory((f"results[{index}]", record) for index, record in enumerate(records))
-        return Predictions(DET, name, str(path), trajectories=triples)
+        return Predictions(DET, name, str(path), trajectories=triples, metadata=metadata)
     steps: dict[tuple[str, Reference], list[Answer]] = {}
     for index, record in enumerate(records):
         place = f"results[{index}]"
@@ -108,7 +126,7 @@ def _result_file(content: Mapping[str, Any], path: Path) -> Predictions:
             steps.setdefault((trajectory, step), []).append(_answer(record, task, place))
         except DataError as error:
             raise error.at(trajectory=trajectory) from None
-    return Predictions(task, name, str(path), steps=steps)
+    return Predictions(task, name, str(path), steps=steps, metadata=metadata)
 
 
 def _task_of(records: Sequence[Mapping[str, Any]]) -> str:
