@@ -1,4 +1,4 @@
-"""Corpus prediction by heads that read text: where they compute, and the same bytes in any number of processes."""
+"""Corpus prediction by heads that read text: where they compute, and in what batches."""
 
 import orjson
 import pytest
@@ -54,13 +54,3 @@ def test_what_text_adds_is_not_explained(command, fused, few, tmp_path):
     code, _, problems = command(*arguments, "--explain")
     assert code == 2
     assert "expected gbdt heads to explain, found 'fusion'" in problems
-
-
-def test_two_workers_write_what_one_does(fused, few, monkeypatch):
-    monkeypatch.setattr(sources, "SMALL_FILE", 0)
-    monkeypatch.setattr(sources, "PIECE_ITEMS", 1)
-    monkeypatch.setattr(work, "IN_PROCESS", 0)
-    predictor = work.Predictor(work.Options(str(fused), device="cpu"))
-    alone, together = (list(work.score_here(sources.pieces([few]), predictor, workers)) for workers in (1, 2))
-    assert [scored.rows for scored in alone] == [scored.rows for scored in together]
-    assert len(alone) == 3
