@@ -30,7 +30,9 @@ from stepsieve.models.prompts import Prompt
 Floats = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
 
-LEVELS = 127
+LEVELS = 63
+"""Weights are rounded to 7 bits: without VNNI a CPU adds two products of 8 by 8 bits in 16, and more would overflow."""
+
 OUTLIER = 8.0
 """An input with a weight of more than so many times the root mean square of its output's weights stays in float32."""
 

@@ -195,7 +195,7 @@ def test_rounding_makes_up_for_itself():
     mixed = RNG.normal(size=(64, 64)) @ RNG.normal(size=(64, 64))
     x, weights = RNG.normal(size=(2000, 64)) @ mixed, RNG.normal(size=(64, 32)).astype(np.float32)
     rounded = round_weights(weights, x.T @ x)
-    scale = np.abs(weights).max(axis=0) / 127
+    scale = np.abs(weights).max(axis=0) / onnx_graph.LEVELS
     nearest = np.rint(weights / scale) * scale
     errors = [np.square(x @ (own - weights)).mean() for own in (rounded.weight * rounded.scale, nearest)]
     assert errors[0] < errors[1] / 2
