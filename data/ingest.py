@@ -374,6 +374,8 @@ def _tau2(value: Any, context: _Context) -> Iterator[Make]:
     """The simulations of a tau2-bench result file, or of a final_traces.json on its own."""
     if not isinstance(value, dict) or not isinstance(value.get("simulations"), list):
         raise DataError(f"expected an object with simulations, found {shape(value)}")
+    if not value["simulations"]:
+        raise DataError("expected at least one simulation, found an empty list", field="simulations")
     info = _at(value, "info")
     environment = _at(info, "environment_info")
     shared = {

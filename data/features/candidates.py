@@ -329,12 +329,13 @@ def compare(
     starts = np.flatnonzero(np.diff(found.question, prepend=-1))
     sizes = np.diff(np.append(starts, len(found.question)))
     result: dict[str, npt.NDArray[np.generic]] = {}
+    subjects = np.nan_to_num(np.stack([values[what] for what in RIVAL_SUBJECTS], axis=1), nan=-1.0)
     for who in RIVALS:
         mask = groups[who]
-        for what in RIVAL_SUBJECTS:
-            value = np.where(mask, np.nan_to_num(values[what], nan=-1.0), -np.inf)
-            best = np.repeat(np.maximum.reduceat(value, starts), sizes) if len(starts) else value
-            result[f"rival.{who}.{what}"] = _difference(best, value, mask)
+        among = np.where(mask[:, None], subjects, np.float32(-np.inf))
+        best = np.repeat(np.maximum.reduceat(among, starts), sizes, axis=0) if len(starts) else among
+        gaps = np.where(mask[:, None], best - subjects, np.float32(np.nan))
+        result.update({f"rival.{who}.{what}": gaps[:, place] for place, what in enumerate(RIVAL_SUBJECTS)})
         between = np.where(mask, np.nan_to_num(values["evidence.calls_between"], nan=99.0), np.inf)
         nearest = np.repeat(np.minimum.reduceat(between, starts), sizes) if len(starts) else between
         result[f"rival.{who}.nearer"] = _difference(between, nearest, mask)

@@ -38,6 +38,7 @@ BAD_FILES = {
         "messages[0].tool_calls[0].id: expected text or null"),
     "an outcome": ('{"messages": [{"role": "user"}], "outcome": "good"}', "outcome: expected a number or null"),
     "a policy": ('{"messages": [{"role": "user"}], "policy": 7}', "policy: expected text or null, found 7"),
+    "no simulations": ('{"simulations": []}', "simulations: expected at least one simulation, found an empty list"),
     "simulations": ('{"simulations": [{}]}', "trajectory 'runs:0': messages: expected a list of messages"),
     "tau rows": ('[{"traj": null, "task_id": 1, "trial": 0}]', "trajectory 'runs:1:0': messages: expected a list"),
     "ATIF without steps": ('{"schema_version": "ATIF-v1.7"}', "expected an ATIF object with steps"),

@@ -40,6 +40,21 @@ def test_two_workers_write_what_one_does(folder, corpus, tmp_path, monkeypatch):
     assert len(said[0]) == 2
 
 
+@pytest.mark.parametrize(("weight", "most"), [(1, 6), (work.IN_FLIGHT, 2), (10 * work.IN_FLIGHT, 1)])
+def test_as_many_pieces_wait_as_keep_two_workers_busy(weight, most):
+    pieces = [sources.Piece((), weight, number) for number in range(20)]
+    handed, done = [], []
+
+    def submit(piece):
+        handed.append(piece)
+        assert len(handed) - len(done) <= most
+        return piece
+
+    for piece in work.in_order(pieces, submit, lambda piece: piece, 2):
+        done.append(piece)
+    assert done == pieces
+
+
 def test_a_killed_run_goes_on_and_ends_with_the_same_file(command, folder, runs, tmp_path):
     many = tmp_path / "many.jsonl"
     many.write_bytes(b"".join(line(replace(run, id=f"{run.id}#{k}")) for k in range(20) for run in runs))
