@@ -100,6 +100,8 @@ def _read_domain(folder: Path, fail: Report, max_text: int) -> Iterator[Trajecto
         traces = _load(folder / TRACES, dict, "an object with tasks and simulations")
         simulations: list[Any] = expect(traces.get("simulations"), list, "a list of simulations", "simulations")
         task_records: list[Any] = expect(traces.get("tasks", []), list, "a list of tasks", "tasks")
+        if not simulations:
+            raise DataError("expected at least one simulation, found an empty list", field="simulations")
     except DataError as error:
         fail(error.at(file=folder / TRACES))
         return

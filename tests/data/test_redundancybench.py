@@ -197,6 +197,7 @@ def test_bad_input_names_its_place_and_spares_the_rest(corpus, kind):
         ("[" * 5000, "expected JSON in UTF-8"),
         ("[]", "expected an object with tasks and simulations, found a list"),
         ('{"tasks": []}', "simulations: expected a list of simulations, found null"),
+        ('{"simulations": []}', "simulations: expected at least one simulation, found an empty list"),
         ('{"tasks": {}, "simulations": []}', "tasks: expected a list of tasks, found an object"),
     ],
 )
