@@ -109,12 +109,11 @@ FIGURES: Mapping[str, Callable[[Floats], Floats]] = {
 }
 
 
-def compare(first: Annotator, second: Annotator, runs: Sequence[Trajectory], seed: int = 0) -> dict[str, Any]:
+def compare(first: Annotator, second: Annotator, runs: Sequence[Trajectory]) -> dict[str, Any]:
     """The figures of two annotators over these runs, and their confusion of types.
 
     Args:
         first, second: a run that one of them did not answer counts as one in which it named nothing.
-        seed: decides the bootstrap draws.
 
     Raises:
         DataError: nltk is not installed.
@@ -122,7 +121,7 @@ def compare(first: Annotator, second: Annotator, runs: Sequence[Trajectory], see
     first, second = _filled(first, runs), _filled(second, runs)
     parts = np.array([_parts(first, second, run.id) for run in runs], dtype=np.float64).reshape(-1, len(_SUMS))
     tasks = [run.group for run in runs]
-    figures: dict[str, Any] = {name: bootstrap_sums(parts, figure, tasks, seed) for name, figure in FIGURES.items()}
+    figures: dict[str, Any] = {name: bootstrap_sums(parts, figure, tasks) for name, figure in FIGURES.items()}
     for name, binary in (("kappa_redundant", True), ("kappa_type", False)):
         figures[name] = cohen(first, second, runs, binary)
     return {**figures, "confusion": confusion(first, second, runs)}
@@ -229,9 +228,7 @@ def _mean(values: Sequence[bool]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def report(
-    annotators: Sequence[Annotator], runs: Sequence[Trajectory], reference: Annotator | None, seed: int = 0
-) -> dict[str, Any]:
+def report(annotators: Sequence[Annotator], runs: Sequence[Trajectory], reference: Annotator | None) -> dict[str, Any]:
     """What the command writes with ``--json``: ``gold`` by annotator and scope, ``pairs``, and ``together``.
 
     Args:
@@ -247,14 +244,14 @@ def report(
         labelled = [run for run in runs if run.id in reference.groups]
         found["gold"] = {
             own.name: {
-                CONDITIONAL: compare(reference, own, [run for run in labelled if run.id in own.groups], seed),
-                END_TO_END: compare(reference, own, labelled, seed),
+                CONDITIONAL: compare(reference, own, [run for run in labelled if run.id in own.groups]),
+                END_TO_END: compare(reference, own, labelled),
             }
             for own in compared
         }
     if several:
         found["pairs"] = {
-            f"{a.name} | {b.name}": compare(a, b, [r for r in runs if r.id in a.groups and r.id in b.groups], seed)
+            f"{a.name} | {b.name}": compare(a, b, [r for r in runs if r.id in a.groups and r.id in b.groups])
             for a, b in combinations(annotators, 2)
         }
         found["together"] = together(annotators, runs)
@@ -326,14 +323,11 @@ def _arguments() -> Namespace:
     parser.add_argument("--data", required=True, metavar="DIR", help="the trajectories, with gold labels if any")
     parser.add_argument("--predictions", nargs="+", required=True, metavar="FILE", help="one file for each annotator")
     parser.add_argument("--json", metavar="FILE", help="write all figures")
-    parser.add_argument("--seed", type=int, default=0, help="decides the bootstrap draws (default: 0)")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = _arguments()
-    if arguments.seed < 0:
-        raise DataError(f"expected a number from 0, found {arguments.seed}", field="--seed")
     if arguments.json and any(Path(path).resolve() == Path(arguments.json).resolve() for path in arguments.predictions):
         raise DataError("expected an output that is not among the inputs", file=arguments.json)
     require(NLTK, "agreement")
@@ -346,7 +340,7 @@ def main() -> None:
     for own in annotators:
         foreign = f"; {own.foreign} that the data has not" if own.foreign else ""
         console.print(f"{own.name}: {len(own.groups)} of {len(runs)} runs answered{foreign}", highlight=False)
-    found = report(annotators, runs, reference if reference.groups else None, arguments.seed)
+    found = report(annotators, runs, reference if reference.groups else None)
     for table in tables(found):
         console.print(table)
     if arguments.json:

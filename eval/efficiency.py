@@ -31,14 +31,13 @@ import numpy.typing as npt
 import orjson
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import rankdata
 
 from stepsieve.data.errors import DataError, Parser, run_cli
 from stepsieve.data.ingest import load
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.eval import redundant
 from stepsieve.eval.bench import seen_in_training
-from stepsieve.eval.intervals import Interval, bootstrap_any, bootstrap_sums
+from stepsieve.eval.intervals import Interval, bootstrap_counts, bootstrap_sums
 from stepsieve.eval.redundant import Steps
 from stepsieve.eval.tokens import Estimate, StepTokens, best_estimate, step_tokens
 from stepsieve.models.checkpoint import write_atomic
@@ -100,13 +99,13 @@ def _agent_tokens(run: Trajectory, tokens: StepTokens) -> tuple[float, float]:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def share(of: Cost, column: int, seed: int = 0) -> Interval:
+def share(of: Cost, column: int) -> Interval:
     """Share of agent tokens (column 0) or written tokens (1) in redundant steps, in [0, 1]; NaN where there is none."""
     parts = np.stack([of.redundant[:, column], of.total[:, column]], axis=1)
-    return bootstrap_sums(parts, _ratio, of.tasks, seed, N_BOOT)
+    return bootstrap_sums(parts, _ratio, of.tasks, n_boot=N_BOOT)
 
 
-def correlations(of: Cost, within: bool, seed: int = 0) -> dict[str, Interval]:
+def correlations(of: Cost, within: bool) -> dict[str, Interval]:
     """``pearson`` and ``spearman`` of redundant and all agent tokens, each in [-1, 1]; NaN where one does not vary.
 
     Args:
@@ -117,14 +116,11 @@ def correlations(of: Cost, within: bool, seed: int = 0) -> dict[str, Interval]:
     x, y = of.redundant[:, 0], of.total[:, 0]
     if within:
         x, y = _deviations(x, of.tasks), _deviations(y, of.tasks)
-    if not len(x):
-        nothing = Interval(np.nan, np.nan, np.nan, 0)
-        return {"pearson": nothing, "spearman": nothing}
-    x, y = x - x.mean(), y - y.mean()
-    parts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
     return {
-        "pearson": bootstrap_sums(parts, _pearson_of_sums, of.tasks, seed, N_BOOT),
-        "spearman": bootstrap_any(lambda rows: _spearman(x[rows], y[rows]), of.tasks, seed, N_BOOT),
+        "pearson": bootstrap_counts(lambda counts: correlation(x, y, counts), of.tasks, n_boot=N_BOOT),
+        "spearman": bootstrap_counts(
+            lambda counts: correlation(_ranks(x, counts), _ranks(y, counts), counts), of.tasks, n_boot=N_BOOT
+        ),
     }
 
 
@@ -146,23 +142,33 @@ def _ratio(sums: Floats) -> Floats:
 
 
 _FLAT = 1e-12
-"""A variance of this share of the mean square, or less, is a rounding error's."""
+"""A variance of this share of the greatest square, or less, is a rounding error's."""
 
 
-def _pearson_of_sums(sums: Floats) -> Floats:
-    """r from the sums of 1, x, y, xx, yy, xy (..., 6); NaN where x or y does not vary."""
-    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+def correlation(x: Floats, y: Floats, counts: Floats) -> Floats:
+    """(m,) Pearson's r of x and y (n,) or (m, n) with each item counted so often (m, n); NaN where one is constant."""
+    n = counts.sum(axis=1, keepdims=True)
+    first, second = (own - (counts * own).sum(axis=1, keepdims=True) / n for own in (x, y))
+    squares = [(counts * own * own).sum(axis=1) for own in (first, second)]
+    flat = [
+        square <= _FLAT * n[:, 0] * np.max(own * own, axis=-1, initial=0)
+        for own, square in zip((x, y), squares, strict=True)
+    ]
     with np.errstate(invalid="ignore", divide="ignore"):
-        own_x, own_y = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
-        r = (xy / n - x * y / n**2) / np.sqrt(own_x * own_y)
-    flat = (own_x <= _FLAT * xx / n) | (own_y <= _FLAT * yy / n)
-    return np.where(flat, np.nan, np.clip(r, -1, 1))
+        r = (counts * first * second).sum(axis=1) / np.sqrt(squares[0] * squares[1])
+    return np.where(flat[0] | flat[1], np.nan, np.clip(r, -1, 1))
 
 
-def _spearman(x: Floats, y: Floats) -> float:
-    first, second = (ranks - ranks.mean() for ranks in (rankdata(x), rankdata(y)))
-    scale = float(np.sqrt((first @ first) * (second @ second)))
-    return float(first @ second) / scale if scale > 0 else float("nan")
+def _ranks(values: Floats, counts: Floats) -> Floats:
+    """(m, n) the mean rank of each value (n,) among all, with each counted so often (m, n)."""
+    order = np.argsort(values, kind="stable")
+    first = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
+    size = np.add.reduceat(counts[:, order], first, axis=1)
+    ranks = np.cumsum(size, axis=1) - (size - 1) / 2
+    level = np.empty(len(values), dtype=np.int64)
+    level[order] = np.repeat(np.arange(len(first)), np.diff(first, append=len(values)))
+    found: Floats = ranks[:, level]
+    return found
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
@@ -179,7 +185,7 @@ def slices(runs: Sequence[Trajectory]) -> dict[str, npt.NDArray[np.bool_]]:
     return found
 
 
-def figures(of: Cost, seed: int = 0) -> dict[str, Any]:
+def figures(of: Cost) -> dict[str, Any]:
     """All figures of one slice: tokens, shares and correlations, as JSON."""
     own = of.answered()
     repeated = _repeated(own.tasks)
@@ -189,12 +195,12 @@ def figures(of: Cost, seed: int = 0) -> dict[str, Any]:
         "repeated_runs": sum(repeated),
         "agent_tokens": float(own.total[:, 0].sum()),
         "written_tokens": float(own.total[:, 1].sum()),
-        "redundant_share": share(own, 0, seed).to_dict(),
-        "redundant_share_written": share(own, 1, seed).to_dict(),
+        "redundant_share": share(own, 0).to_dict(),
+        "redundant_share_written": share(own, 1).to_dict(),
         **{
             f"{name}_{kind}": value.to_dict()
             for name, within in (("within_tasks", True), ("across_runs", False))
-            for kind, value in correlations(own, within, seed).items()
+            for kind, value in correlations(own, within).items()
         },
     }
 
@@ -209,7 +215,7 @@ def per_message(runs: Sequence[Trajectory], tokens: Sequence[StepTokens]) -> dic
 
 
 def report(
-    runs: Sequence[Trajectory], steps: Mapping[str, Sequence[Steps | None]], estimate: Estimate, seed: int = 0
+    runs: Sequence[Trajectory], steps: Mapping[str, Sequence[Steps | None]], estimate: Estimate
 ) -> dict[str, Any]:
     """What the command writes with ``--json``.
 
@@ -221,7 +227,7 @@ def report(
     by_source = {}
     for name, named in steps.items():
         whole = cost(runs, tokens, named)
-        by_source[name] = {place: figures(whole.take(mask), seed) for place, mask in slices(runs).items()}
+        by_source[name] = {place: figures(whole.take(mask)) for place, mask in slices(runs).items()}
     return {
         "tokens": {
             "estimate": estimate.name,
@@ -251,11 +257,14 @@ def shares_table(by_source: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Ta
 
 
 def correlations_table(name: str, by_slice: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row for each slice of one source: correlations within tasks and across runs, beside the paper's."""
+    """One row for each slice of one source: correlations within tasks and across runs, beside the paper's.
+
+    *Repeats* are the runs of tasks that have several.
+    """
     title = f"Redundant and all agent tokens of a run, correlation, 95% bootstrap over tasks: {name}"
     shown = Table(title=title, title_justify="left")
     shown.add_column("", no_wrap=True)
-    for head in ("runs of tasks with several", "within tasks: r", "rho", "paper", "across runs: r", "rho"):
+    for head in ("repeats", "within tasks: r", "rho", "paper", "across runs: r", "rho"):
         shown.add_column(head, justify="right")
     for place, own in by_slice.items():
         within = [_cell(own[f"within_tasks_{kind}"]) for kind in ("pearson", "spearman")]
@@ -277,18 +286,15 @@ def _arguments() -> Namespace:
     parser.add_argument("--data", required=True, metavar="DIR", help="trajectories: a folder or a file")
     redundant.add_arguments(parser)
     parser.add_argument("--json", metavar="FILE", help="write all figures")
-    parser.add_argument("--seed", type=int, default=0, help="decides the bootstrap draws (default: 0)")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = _arguments()
-    if arguments.seed < 0:
-        raise DataError(f"expected a number from 0, found {arguments.seed}", field="--seed")
     runs = list(load(arguments.data))
     if not runs:
         raise DataError("expected trajectories, found none", file=arguments.data)
-    console = Console(width=None if Console().is_terminal else 140)
+    console = Console(width=None if Console().is_terminal else 150)
     source = redundant.source(arguments, safe=False)
     if source.judge is not None and (seen := seen_in_training(source.judge, runs)):
         warning = f"{seen} of {len(runs)} trajectories solve a task that this checkpoint was trained on"
@@ -296,7 +302,7 @@ def main() -> None:
     steps = {source.name: source.choose(runs)}
     if any(run.labels is not None for run in runs):
         steps = {"gold labels": redundant.gold(runs), **steps}
-    found = report(runs, steps, best_estimate(), arguments.seed)
+    found = report(runs, steps, best_estimate())
 
     tokens = found["tokens"]
     means = ", ".join(f"{role} {mean:.1f}" for role, mean in tokens["per_message"].items())

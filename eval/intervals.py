@@ -131,6 +131,23 @@ def bootstrap_any(
     return _interval(mean(np.ones(n_groups)), replicates, n)
 
 
+def bootstrap_counts(
+    statistic: Callable[[Floats], Floats], groups: Sequence[Hashable], seed: int = 0, n_boot: int = 1000
+) -> Interval:
+    """Any metric of all items that can be computed of many replicates at once, such as a correlation.
+
+    Args:
+        statistic: metrics (m,) from how often each item counts in each of m replicates (m, n); NaN where undefined.
+        groups, seed, n_boot: as in ``cluster_bootstrap``.
+    """
+    n = len(groups)
+    if not n:
+        return Interval(np.nan, np.nan, np.nan, 0)
+    group, n_groups = _codes(groups, n)
+    replicates = np.concatenate([statistic(counts[:, group]) for counts in _draws(n_groups, seed, n_boot)])
+    return _interval(float(statistic(np.ones((1, n)))[0]), replicates, n)
+
+
 def paired_bootstrap(
     a: npt.ArrayLike,
     b: npt.ArrayLike,

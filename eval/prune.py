@@ -16,7 +16,6 @@ user's side, which no agent sees, and calls without a result or results without 
 from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -30,7 +29,7 @@ from stepsieve.data.openai_chat import chat, check_chat
 from stepsieve.data.pruning import Pruned, prune_batch
 from stepsieve.data.trajectory import Trajectory
 from stepsieve.eval import redundant
-from stepsieve.eval.redundant import Choose
+from stepsieve.eval.redundant import Choose, Source, gold
 
 
 def lines(run: Trajectory, pruned: Pruned) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,18 +86,17 @@ def main() -> None:
     arguments = _arguments()
     if arguments.gold and (arguments.predictions or arguments.checkpoint):
         raise DataError("expected --gold, --predictions or --checkpoint, found two of them")
-    source = None if arguments.gold else redundant.source(arguments, safe=True)
-    name, choose = (source.name, source.choose) if source else ("the gold labels", redundant.gold)
+    source = Source("the gold labels", gold) if arguments.gold else redundant.source(arguments, safe=True)
     output = Path(arguments.output)
-    made = list(pruned_lines(arguments.data, choose))
+    made = list(pruned_lines(arguments.data, source.choose))
     if not made:
         raise DataError("expected trajectories, found none", file=arguments.data)
     report = output.with_name(f"{output.name}.report.jsonl")
     write_files({output: b"".join(dumps(line) for line, _ in made), report: b"".join(dumps(own) for _, own in made)})
-    counts = Counter({key: sum(len(own[key]) for _, own in made) for key in ("removed", "retained", "loose")})
+    removed, retained, loose = (sum(len(own[key]) for _, own in made) for key in ("removed", "retained", "loose"))
     print(
-        f"{len(made):,} runs without {counts['removed']:,} steps of {name}; {counts['retained']:,} more stay, since a "
-        f"kept step uses them; {counts['loose']:,} loose calls and results left out; written to {output}, {report.name}"
+        f"{len(made):,} runs without {removed:,} steps of {source.name}; {retained:,} more stay, as they are used; "
+        f"{loose:,} loose calls and results left out; written to {output} and {report.name}"
     )
 
 

@@ -44,7 +44,7 @@ def source(arguments: Namespace, safe: bool) -> Source:
         DataError: a file or a checkpoint that can't be used, or no cutoff for safe pruning where that is asked.
     """
     if arguments.predictions:
-        return Source(f"the predictions of {arguments.predictions}", from_predictions(arguments.predictions))
+        return Source(f"the predictions of {Path(arguments.predictions).name}", from_predictions(arguments.predictions))
     judge = load_judge(Options(arguments.checkpoint, "safe" if safe else "best"))
     name = "the shipped checkpoint" if arguments.checkpoint is None else f"the checkpoint {arguments.checkpoint}"
     return Source(f"what {name} {'finds safe to delete' if safe else 'detects'}", from_judge(judge), judge)

@@ -276,7 +276,7 @@ def test_efficiency_of_predictions_and_labels(corpus):
         ("prune", ["--gold", "--predictions", "predictions.jsonl", "--output", "x.jsonl"], "found two"),
         ("prune", ["--output", "x.jsonl", "--checkpoint", "missing"], "missing"),
         ("experience", ["--predictions", "missing.json", "--output", "x.jsonl"], "missing.json"),
-        ("efficiency", ["--seed", "-1"], "--seed"),
+        ("efficiency", ["--predictions", "data/automated_annotation"], "automated_annotation"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(name, arguments, words, corpus):
