@@ -13,8 +13,8 @@ Policies and the user's side are not counted. Shares are sums over sums. Correla
 tokens with all its agent tokens, redundant ones among them. *Within tasks*: each run less the mean of its task's runs,
 over tasks with two runs or more, so that tasks that take more steps anyway don't make it (a task with one run says
 nothing); *across runs*: plain. Pearson's r, and Spearman's rho of the same values. All intervals: 95%, 4,000 bootstraps
-over tasks. RedundancyBench (arXiv 2605.29893) reports within-task correlations on its full data, by a tokenizer of its
-own: the figures beside ours are its published ones.
+over tasks. The figures of RedundancyBench (arXiv 2605.29893) beside ours are its published ones, on its full data; how
+it counts tokens was not at hand when this was written.
 """
 
 from __future__ import annotations
